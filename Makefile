@@ -1,0 +1,71 @@
+# Every target sets itself up: `make demo` and `make test` work on a fresh checkout, as root or not, and install
+# nothing on the system. PYTHON=... picks another interpreter (3.10 or later), ARGS=... goes to the command.
+
+PYTHON  ?= python3
+VENV    ?= .venv
+VENVS   ?= .venvs
+PYTHONS ?= $(sort $(wildcard $(HOME)/.pyenv/versions/3.1[0-9]*/bin/python))
+TESTS   ?= tests/unit tests/integration
+ARGS    ?=
+# A server named by the environment is shared, so the tests take turns.
+PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,auto)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test chaos lint types imports format bench matrix clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.demo ## Watch workers stop, die and hand over, with a verdict table at the end
+	$(VENV)/bin/python -m example_project.demo $(ARGS)
+
+test: $(VENV)/.test ## Run the unit and integration tests against real servers
+	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(TESTS) $(ARGS)
+
+chaos: $(VENV)/.test ## Kill, freeze and cut off workers and servers, then judge by the ledger
+	$(VENV)/bin/python -m pytest tests/chaos $(ARGS)
+
+lint: $(VENV)/.test ## Check style, format, types and the direction of imports
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(MAKE) types imports
+
+types: $(VENV)/.test ## Check the types
+	$(VENV)/bin/mypy
+
+imports: $(VENV)/.test ## Check that imports point down
+	$(VENV)/bin/lint-imports --no-cache
+
+format: $(VENV)/.test ## Format the code, sort imports, drop needless exemptions
+	$(VENV)/bin/ruff check --fix-only --select I,RUF100 .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.test ## Compare with plain Celery, interleaved in one run
+	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+matrix: ## Run the tests on each of PYTHONS, by default all 3.10 and later that pyenv has
+	@test -n "$(PYTHONS)" || { echo "no Python 3.10 or later in pyenv; name some: make matrix PYTHONS='python3.10 python3.13'" >&2; exit 1; }
+	@for python in $(PYTHONS); do \
+	    version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    echo "== Python $$version"; \
+	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENVS)/$$version || exit 1; \
+	done
+
+clean: ## Remove everything that was built, the environments too
+	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environments: built once, completed per extra, brought up to date when pyproject.toml changes.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	    || { echo "$(PYTHON) is missing or older than Python 3.10; name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	    || { echo "$(PYTHON) cannot make virtual environments; install what it lacks: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.%: pyproject.toml $(VENV)/.made
+	@echo "setting up $(VENV) for $*"
+	@$(VENV)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[$*]'
+	@touch $@

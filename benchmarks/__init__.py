@@ -1,0 +1,1 @@
+"""Measure what celery_reliable costs, beside plain Celery with the same settings: ``python -m benchmarks``."""

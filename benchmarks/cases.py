@@ -1,0 +1,70 @@
+"""Name the applications that are compared."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery, Task
+
+from celery_reliable import ReliableTask, presets
+
+NO_OP, MILLISECOND = "noop", "millisecond"
+RECORD = struct.Struct("<QQ")  # number of the job, monotonic clock in nanoseconds when it ran
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to run the same tasks. ``key`` None: every submission is a job of its own."""
+
+    name: str
+    reliable: bool = True
+    ledger: bool = True
+    key: str | None = None
+
+
+PLAIN = Case("plain Celery, crash-safe", reliable=False)
+OWN = Case("own keys")
+OWN_WITHOUT_LEDGER = Case("own keys, no ledger", ledger=False)
+DECLARED = Case("declared keys", key="job:{number}")
+CASES = {case.name: case for case in (PLAIN, OWN, OWN_WITHOUT_LEDGER, DECLARED)}
+RELIABLE = tuple(case for case in CASES.values() if case.reliable)
+
+
+def make_app(case: Case, *, broker: str, store: str, journal: str | None = None) -> Celery:
+    """Build the application of a case. Each run of a task appends one record to ``journal``."""
+    app = Celery(f"benchmarks.{'reliable' if case.reliable else 'plain'}", broker=broker, set_as_current=False)
+    app.conf.update(_settings(case, store=store))
+    descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND) if journal else None
+    options: dict[str, Any] = {"base": ReliableTask, "idempotency_key": case.key} if case.reliable else {"base": Task}
+
+    def noop(number: int) -> None:
+        _note(descriptor, number)
+
+    def millisecond(number: int) -> None:
+        time.sleep(0.001)
+        _note(descriptor, number)
+
+    bodies: tuple[Callable[[int], None], ...] = (noop, millisecond)
+    for body in bodies:
+        app.task(body, name=body.__name__, shared=False, lazy=False, **options)
+    return app
+
+
+def _settings(case: Case, *, store: str) -> dict[str, Any]:
+    """Return the preset for both sides, ours only for ours: the crash-safe settings are the same."""
+    ours = ("reliable_", "imports", "include", "__")
+    preset = {name: value for name, value in vars(presets).items() if case.reliable or not name.startswith(ours)}
+    settings = {name: value for name, value in preset.items() if not name.startswith("__")}
+    settings |= {"task_ignore_result": True}
+    return settings | ({"reliable_store_url": store, "reliable_ledger": case.ledger} if case.reliable else {})
+
+
+def _note(descriptor: int | None, number: int) -> None:
+    """Count without a server: a counter in Redis would add a round trip to every contender and flatter the ratio."""
+    if descriptor is not None:
+        os.write(descriptor, RECORD.pack(number, time.monotonic_ns()))

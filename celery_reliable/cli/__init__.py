@@ -1,0 +1,41 @@
+"""Add ``celery reliable`` to Celery's command line.
+
+Celery imports this module in every ``celery`` process, workers included. So it imports click and our wiring, nothing
+else; a sub-command's module comes when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+import click
+
+from celery_reliable.wiring import connect_signals
+
+_COMMANDS: Final[Mapping[str, str]] = {"dlq": "celery_reliable.cli.dlq:dlq"}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands without importing them."""
+        return sorted({*super().list_commands(ctx), *_COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=LazyGroup)
+def reliable() -> None:
+    """Look after reliable tasks: dead letters and what to do with them."""
+
+
+connect_signals()  # the plug-in is one of the doors of `celery_reliable.wiring`: being imported is all it can do

@@ -1,0 +1,61 @@
+"""Follow a bulk replay: a bar for people who watch, JSON lines for programs, refusals kept for the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from celery_reliable.cli import screens
+
+if TYPE_CHECKING:
+    import click
+
+    from celery_reliable.dead_letters import Report, Step
+
+_KEPT_PER_REASON = 6
+
+
+class Outcome:
+    """What was seen of one replay. The bar is on standard error and only there when that is a terminal."""
+
+    def __init__(self, ctx: click.Context, *, as_json: bool, dry_run: bool) -> None:
+        """Show nothing yet."""
+        self._ctx = ctx
+        self._as_json = as_json
+        self._dry_run = dry_run
+        self._refused: dict[str, list[Step]] = {}
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the bar while the block runs."""
+        if self._as_json or not sys.stderr.isatty():
+            yield
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = screens.console_for(self._ctx, stderr=True)
+        with Progress(*columns, console=console, transient=True) as bar:
+            self._bar = bar, bar.add_task("Checking" if self._dry_run else "Replaying", total=None)
+            yield
+        self._bar = None
+
+    def note(self, step: Step) -> None:
+        """Take one step in."""
+        if self._as_json:
+            screens.write_json(screens.step_record(step, dry_run=self._dry_run))
+        if step.refused:
+            like_it = self._refused.setdefault(step.refused.reason, [])
+            like_it += [step][: _KEPT_PER_REASON - len(like_it)]
+        if self._bar:
+            bar, line = self._bar
+            bar.update(line, completed=step.done, total=step.total)
+
+    def report(self, report: Report) -> None:
+        """Say how it ended."""
+        if not self._as_json:
+            console = screens.console_for(self._ctx)
+            screens.show_report(console, report, refused=self._refused, dry_run=self._dry_run)

@@ -1,0 +1,74 @@
+"""Make the message of a replay out of a dead letter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from celery_reliable.dead_letters.record import (
+    HEADER,
+    JSON,
+    LOOPS_HEADER,
+    DeadLetter,
+    Replay,
+    arguments_of,
+    reliable_header,
+)
+from celery_reliable.payloads import Envelope
+
+_FORGOTTEN: Final = frozenset({"countdown", "eta", "expires", "retries"})
+
+
+def outgoing(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: str) -> Envelope:
+    """Return the call under its new id and life, due at once, its retries back at none.
+
+    ``expires`` goes, since an expired call would never run. Link, chain, chord and group stay: what followed the call
+    then follows it now.
+    """
+    envelope = _body_of(letter)
+    options = {name: value for name, value in envelope.options.items() if name not in _FORGOTTEN}
+    headers = {**(options.get("headers") or {}), LOOPS_HEADER: letter.loops + 1}
+    header = _header(letter, replay=replay, life=life, fingerprint=fingerprint)
+    options["headers"] = {**headers, HEADER: header} if header else headers
+    return replace(envelope, task_id=replay.new_id, options=options)
+
+
+def edited(
+    letter: DeadLetter, *, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[DeadLetter, Envelope]:
+    """Return the letter with other arguments, its envelope so far kept as ``original``, and the new envelope.
+
+    What is not given stays as it was, down to values that only Celery's JSON knows. Raises ValueError when the part
+    that has to stay cannot be read.
+    """
+    envelope = _body_of(letter)
+    found = arguments_of(envelope)
+    if found is None and (args is None or kwargs is None):
+        msg = f"the arguments are {letter.call()} and cannot be edited in part: give both args and kwargs"
+        raise ValueError(msg)
+    old_args, old_kwargs = found or ([], {})
+    parts = [old_args if args is None else list(args), old_kwargs if kwargs is None else dict(kwargs)]
+    rest = json.loads(envelope.body)[2:] if found is not None else []
+    body = json.dumps([*parts, *rest], separators=(",", ":"))
+    changed = replace(envelope, body=body, content_type=JSON, content_encoding="utf-8")
+    return replace(letter, envelope=changed, original=envelope), changed
+
+
+def _body_of(letter: DeadLetter) -> Envelope:
+    if letter.envelope is None:
+        msg = f"dead letter {letter.id} has no call to publish"
+        raise ValueError(msg)
+    return letter.envelope
+
+
+def _header(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: str) -> dict[str, Any]:
+    """Return our header; {} for a message from elsewhere, which has none and whose id is its key."""
+    header = dict(reliable_header(letter.envelope))
+    if letter.key:
+        header |= {"k": letter.kind, "key": letter.key}
+    if not header:
+        return {}
+    stamp = round(replay.when * 1_000_000)
+    return {**header, "s": stamp, "l": life, "f": fingerprint, "i": replay.new_id}

@@ -1,0 +1,346 @@
+"""Search, replay and discard dead letters, on any store."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from celery_reliable.dead_letters.outgoing import edited, outgoing
+from celery_reliable.dead_letters.record import DeadLetter, Replay
+from celery_reliable.dead_letters.search import Filter, Group, Stats, add, largest
+from celery_reliable.errors import ReplayRefused
+from celery_reliable.events import Events
+from celery_reliable.payloads import Envelope
+from celery_reliable.stores.base import Refused, Replaying, Store
+
+Item = TypeVar("Item")
+
+_TAKEOVER_AFTER: Final = 10.0  # seconds: a publish with its bounded retries is over by then
+_WAITING_TTL: Final = 7 * 24 * 3600.0
+_EVERYTHING: Final = Filter(statuses=("dead", "replaying", "replayed"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happened to one letter of a bulk replay: its new id, or why it was refused. ``done`` of ``total``."""
+
+    letter_id: str
+    task: str
+    done: int
+    total: int
+    new_id: str = ""
+    refused: ReplayRefused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a bulk replay ended: letters found, replayed (or, in a dry run, ready to be), refused by reason."""
+
+    total: int
+    replayed: int
+    refused: Mapping[str, int]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Report:
+        """Count steps, one at a time."""
+        total = 0
+        refused: Counter[str] = Counter()
+        for step in steps:
+            total += 1
+            if step.refused:
+                refused[step.refused.reason] += 1
+        return cls(total, total - refused.total(), refused)
+
+
+def _nothing(_envelope: Envelope) -> str:
+    return ""
+
+
+class DeadLetters:
+    """The dead letters of one store.
+
+    ``publish`` sends an envelope and returns when the broker has it. ``objection`` says why no worker with this code
+    could run a call (its task is gone, its arguments no longer fit); "" when one could. ``fingerprint`` computes the payload fingerprint of an edited call ("" = not compared).
+    ``clock`` (monotonic) and ``sleep`` pace bulk replays; times of letters are judged by the store's clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        events: Events,
+        publish: Callable[[Envelope], object],
+        objection: Callable[[Envelope], str] = _nothing,
+        fingerprint: Callable[[Envelope], str] = _nothing,
+        waiting_ttl: float = _WAITING_TTL,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Take what is needed; nothing connects."""
+        self._store = store
+        self._events = events
+        self._publish = publish
+        self._objection = objection
+        self._fingerprint = fingerprint
+        self._waiting_ttl = waiting_ttl
+        self._clock = clock
+        self._sleep = sleep
+
+    # --- search
+
+    def search(self, wanted: Filter = _EVERYTHING) -> Iterator[DeadLetter]:
+        """Iterate over the letters that fit, newest first, a page of the store in memory at a time."""
+        named = [self.show(letter_id) for letter_id in wanted.ids]
+        known = [letter for letter in named if letter]
+        letters = known if known and len(known) == len(named) else self._all()
+        return (letter for letter in letters if wanted.matches(letter))
+
+    def groups(self, wanted: Filter = _EVERYTHING) -> tuple[Group, ...]:
+        """Count the letters that fit by `error_fingerprint`, largest group first."""
+        groups: dict[str, Group] = {}
+        for letter in self.search(wanted):
+            add(groups, letter)
+        return largest(groups)
+
+    def show(self, letter_id: str) -> DeadLetter | None:
+        """Return one letter by its full id; None when it is gone."""
+        found = self._store.letter(letter_id)
+        return None if found is None else _decoded(letter_id, found[1])
+
+    def find(self, start: str) -> list[DeadLetter]:
+        """Return the letters whose id, or whose task id, is or begins with ``start``; an exact letter id comes alone."""
+        return list(self.search(replace(_EVERYTHING, ids=(start,))))
+
+    def stats(self) -> Stats:
+        """Count what is kept, by reason, task, queue and group, and what was counted since ever. Reads every letter."""
+        return Stats.of(self.search(), store=self._store.letter_counts())
+
+    def now(self) -> float:
+        """Return the store's time in unix seconds: what ages of letters are counted from."""
+        return self._store.now() / 1_000_000
+
+    def _all(self) -> Iterator[DeadLetter]:
+        cursor = ""
+        while True:
+            page = self._store.letters(cursor)
+            yield from (_decoded(letter_id, body) for letter_id, _status, body in page.letters)
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    # --- replay
+
+    def replay(
+        self,
+        letter_id: str,
+        *,
+        who: str,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        new_task_id: str | None = None,
+        force: bool = False,
+    ) -> str:
+        """Send a dead letter back to its queue under a new task id; return that id.
+
+        Two who replay one letter at once: one wins, the other is refused. Whoever dies between the store's step and
+        the publish loses nothing: the ledger has the call, the letter says ``replaying``, and the next replay of it
+        (by the same ``who`` at once, by another after 10 seconds) publishes under the same id. If the first one had
+        published after all, a second copy exists, and its claim is refused like that of any duplicate.
+
+        ``force`` publishes against the objection. What ``publish`` raises is passed on: the letter then
+        is ``replaying``. Raises `ReplayRefused`.
+        """
+        stored = self._with_call(letter_id)
+        letter = self._edited(stored, args=args, kwargs=kwargs)
+        self._refuse_misfit(letter, force=force)
+        entry = self._begun(stored, who=who)
+        if entry is None:
+            entry = Replay(who, when=self.now(), new_id=new_task_id or str(uuid.uuid4()), edited=letter is not stored)
+            letter = letter.with_replay(entry)
+        elif letter.envelope != stored.envelope:
+            raise ReplayRefused(_FINISH_FIRST.format(id=letter.id), reason="replayed")
+        self._publish_replay(letter, entry=entry)
+        self._events.emit("letter_replayed", letter_id=letter.id, task=letter.task, task_id=entry.new_id, by=entry.who)
+        return entry.new_id
+
+    def check(self, letter_id: str, *, who: str, force: bool = False) -> None:
+        """Raise the `ReplayRefused` that `replay` would raise, as far as it can be told without doing it."""
+        letter = self._with_call(letter_id)
+        self._refuse_misfit(letter, force=force)
+        self._begun(letter, who=who)
+
+    def replay_many(
+        self,
+        wanted: Filter,
+        *,
+        who: str,
+        rate: float | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        force: bool = False,
+        on_progress: Callable[[Step], object] | None = None,
+    ) -> Report:
+        """Replay the letters that fit, newest first, at most ``rate`` a second.
+
+        Refusals are counted and the replay goes on. What the store or ``publish`` raises ends it: what was replayed
+        stays replayed, and the same call goes on with the rest. Letters that die while it runs are not taken in.
+        """
+        # Chosen before the first one is sent, by id: what dies again while this runs is not taken in.
+        chosen = [(letter.id, letter.task) for letter in itertools.islice(self.search(wanted), limit)]
+        steps = (
+            self._step(Step(letter_id, task, done, len(chosen)), who=who, dry_run=dry_run, force=force)
+            for done, (letter_id, task) in enumerate(self._paced(chosen, rate=None if dry_run else rate), start=1)
+        )
+        return Report.of(_told(steps, on_progress))
+
+    def _paced(self, items: Iterable[Item], *, rate: float | None) -> Iterator[Item]:
+        due = self._clock()
+        for item in items:
+            now = self._clock()
+            if rate and due > now:
+                self._sleep(due - now)
+            due = max(due, now) + (1 / rate if rate else 0.0)
+            yield item
+
+    def _step(self, step: Step, *, who: str, dry_run: bool, force: bool) -> Step:
+        try:
+            if dry_run:
+                self.check(step.letter_id, who=who, force=force)
+                return step
+            return replace(step, new_id=self.replay(step.letter_id, who=who, force=force))
+        except ReplayRefused as exc:
+            return replace(step, refused=exc)
+
+    def _with_call(self, letter_id: str) -> DeadLetter:
+        letter = self.show(letter_id)
+        if letter is None:
+            raise ReplayRefused(_GONE.format(id=letter_id), reason="gone")
+        if letter.envelope is None:
+            raise ReplayRefused(_NO_BODY.format(id=letter.id), reason="no_body")
+        return letter
+
+    def _refuse_misfit(self, letter: DeadLetter, *, force: bool) -> None:
+        objection = "" if force or letter.envelope is None else self._objection(letter.envelope)
+        if objection:
+            text = _NO_TASK.format(id=letter.id, task=letter.task, objection=objection)
+            raise ReplayRefused(text, reason="no_task")
+
+    def _begun(self, letter: DeadLetter, *, who: str) -> Replay | None:
+        """Return the replay that somebody began and did not finish; None when the letter is dead."""
+        if letter.status == "dead":
+            return None
+        entry = letter.replays[-1]
+        if letter.status == "replayed":
+            text = _REPLAYED.format(id=letter.id, by=entry.who, new_id=entry.new_id)
+            raise ReplayRefused(text, reason="replayed")
+        age = self.now() - entry.when
+        if entry.who != who and age < _TAKEOVER_AFTER:
+            text = _AT_WORK.format(id=letter.id, by=entry.who, age=age, wait=_TAKEOVER_AFTER - age)
+            raise ReplayRefused(text, reason="replayed")
+        return entry
+
+    def _edited(
+        self, letter: DeadLetter, *, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    ) -> DeadLetter:
+        if args is None and kwargs is None:
+            return letter
+        try:
+            changed, envelope = edited(letter, args=args, kwargs=kwargs)
+        except ValueError as exc:
+            raise ReplayRefused(f"dead letter {letter.id} was not replayed: {exc}.", reason="no_body") from exc
+        return replace(changed, fingerprint=self._fingerprint(envelope))
+
+    def _publish_replay(self, letter: DeadLetter, *, entry: Replay) -> None:
+        """Mark, publish, mark as published: a death between two steps is picked up by the next replay."""
+        answer = self._mark(letter, entry=entry)
+        if isinstance(answer, Refused):
+            raise _refused_by_store(letter, answer)
+        self._publish(_message(letter, entry=entry, life=answer.life))
+        published = replace(entry, published=True)
+        self._mark(letter.with_replay(published), entry=published)
+
+    def _mark(self, letter: DeadLetter, *, entry: Replay) -> Replaying | Refused:
+        # The store learns the life in this step; the ledger's copy is made for the one that must come.
+        kept = _message(letter, entry=entry, life=max(letter.life, 1) + 1 if letter.key else 1)
+        return self._store.replay(
+            letter.id,
+            letter.job,
+            task_id=entry.new_id,
+            envelope=kept.to_bytes(),
+            body=letter.to_bytes(),
+            fingerprint=letter.fingerprint,
+            ttl=self._waiting_ttl,
+        )
+
+    # --- discard
+
+    def discard(self, letter_id: str, *, who: str) -> bool:
+        """Drop one letter for good, and free its key if it is still dead by it. False when it was gone already."""
+        letter = self.show(letter_id)
+        if letter is None or not self._store.discard(letter_id, letter.job):
+            return False
+        self._events.emit("letter_discarded", letter_id=letter_id, task=letter.task, by=who)
+        return True
+
+
+def _told(steps: Iterable[Step], on_progress: Callable[[Step], object] | None) -> Iterator[Step]:
+    for step in steps:
+        if on_progress:
+            on_progress(step)
+        yield step
+
+
+def _message(letter: DeadLetter, *, entry: Replay, life: int) -> Envelope:
+    return outgoing(letter, replay=entry, life=life, fingerprint=letter.fingerprint)
+
+
+def _decoded(letter_id: str, body: bytes) -> DeadLetter:
+    try:
+        return DeadLetter.from_bytes(body)
+    except ValueError as exc:
+        return DeadLetter.unreadable(letter_id, failure=str(exc))
+
+
+_GONE: Final = (
+    "dead letter {id} is gone: it was discarded, or dropped by reliable_dead_letter_max or reliable_dead_letter_ttl. "
+    "Submit the call again from its source."
+)
+_NO_BODY: Final = (
+    "dead letter {id} has no readable call, so there is nothing to publish. Look at it, send the call from its source, "
+    "then discard the letter."
+)
+_NO_TASK: Final = (
+    "dead letter {id}, a call of {task}, cannot run with this app's code: {objection}. Deploy code that fits, or change "
+    "the arguments, or force the replay."
+)
+_REPLAYED: Final = (
+    "dead letter {id} was replayed by {by} already, as task {new_id}. Look at that task; if it died again it has a "
+    "dead letter of its own."
+)
+_AT_WORK: Final = (
+    "dead letter {id} is being replayed by {by}, begun {age:.0f} s ago. If that process died, replay it again in "
+    "{wait:.0f} s."
+)
+_FINISH_FIRST: Final = (
+    "a replay of dead letter {id} was begun without this edit and not finished. Replay it without edit to finish it, "
+    "or submit the changed call as a new one."
+)
+_SUPERSEDED: Final = (
+    "the key of dead letter {id} has moved on: it was submitted again{new} or is done. Look at that task, then discard "
+    "the letter."
+)
+
+
+def _refused_by_store(letter: DeadLetter, answer: Refused) -> ReplayRefused:
+    if answer.reason == "gone":
+        return ReplayRefused(_GONE.format(id=letter.id), reason="gone")
+    if answer.reason == "replayed":
+        text = _REPLAYED.format(id=letter.id, by="somebody else", new_id=answer.new_id)
+        return ReplayRefused(text, reason="replayed")
+    new = f" as task {answer.new_id}" if answer.new_id else ""
+    return ReplayRefused(_SUPERSEDED.format(id=letter.id, new=new), reason="superseded")

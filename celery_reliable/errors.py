@@ -1,0 +1,130 @@
+"""Every exception of celery_reliable.
+
+::
+
+    ReliableError                  the root: catch this to catch all of ours
+    ├── ConfigurationError         a setting, template or option is wrong; says which and what to do
+    ├── StoreError                 the store refused a command
+    │   ├── StoreUnavailable       the store cannot be reached; the same call may work later
+    │   └── StoreFull              the store is at its memory limit
+    ├── LeaseLost                  another claim took over; what this run still writes is refused
+    ├── DuplicateTask              submit of a key that is alive or done, with ``on_conflict="raise"``
+    ├── PayloadMismatch            the same key was submitted with other arguments
+    ├── QueueFull                  the submission was refused before anything was published
+    ├── ReplayRefused              this dead letter cannot be replayed (again)
+    ├── Transient                  raised by a task: try again later
+    ├── Permanent                  raised by a task: trying again cannot help
+    └── Snooze                     raised by a task: try later, no attempt spent
+    Draining (BaseException)       raised inside a task when its worker must stop now
+
+Every one survives pickling with its fields, and can be rebuilt from ``args`` alone, as Celery's result backends do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ReliableError(Exception):
+    """The root of every exception of celery_reliable, except `Draining`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle class, args and fields, whatever the constructor's signature."""
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[ReliableError], args: tuple[Any, ...], fields: dict[str, Any]) -> ReliableError:
+    exc = cls.__new__(cls, *args)
+    exc.args = args
+    exc.__dict__.update(fields)
+    return exc
+
+
+class ConfigurationError(ReliableError):
+    """A setting, a key template or a task option is wrong. The text gives expected, found, setting and remedy."""
+
+
+class StoreError(ReliableError):
+    """The store refused a command for a reason that will not go away by itself."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached, or is loading, read-only or failing over. The same call may work later."""
+
+
+class StoreFull(StoreError):
+    """The store is at its memory limit: new work is refused, finishing verbs still work."""
+
+
+class LeaseLost(ReliableError):
+    """Another claim took over this key; nothing that this run still writes will be accepted."""
+
+
+class DuplicateTask(ReliableError):
+    """The key is alive or done, and the task says ``on_conflict="raise"``.
+
+    ``existing_id`` is the task id of the job that holds the key, ``state`` its state.
+    """
+
+    def __init__(self, *args: object, existing_id: str = "", state: str = "") -> None:
+        """Keep who holds the key."""
+        super().__init__(*args)
+        self.existing_id = existing_id
+        self.state = state
+
+
+class PayloadMismatch(ReliableError):
+    """The same idempotency key was submitted with other arguments. ``existing_id`` holds the key."""
+
+    def __init__(self, *args: object, existing_id: str = "") -> None:
+        """Keep who holds the key."""
+        super().__init__(*args)
+        self.existing_id = existing_id
+
+
+class QueueFull(ReliableError):
+    """The submission was refused: nothing was stored or published. ``retry_after`` is in seconds, or None."""
+
+    def __init__(self, *args: object, retry_after: float | None = None) -> None:
+        """Keep when to come back."""
+        super().__init__(*args)
+        self.retry_after = retry_after
+
+
+class ReplayRefused(ReliableError):
+    """The dead letter was not replayed. ``reason``: ``gone``, ``replayed``, ``superseded``, ``no_task`` or ``no_body``."""
+
+    def __init__(self, *args: object, reason: str = "") -> None:
+        """Keep why."""
+        super().__init__(*args)
+        self.reason = reason
+
+
+class Transient(ReliableError):
+    """Raise it in a task: the attempt failed, the next one may not. ``retry_after`` (seconds) is a floor for the delay."""
+
+    def __init__(self, *args: object, retry_after: float | None = None) -> None:
+        """Keep the floor."""
+        super().__init__(*args)
+        self.retry_after = retry_after
+
+
+class Permanent(ReliableError):
+    """Raise it in a task: trying again cannot help. The task is dead-lettered at once with reason ``permanent``."""
+
+
+class Snooze(ReliableError):
+    """Raise it in a task (or call ``self.snooze``): run again after ``seconds``, without spending an attempt."""
+
+    def __init__(self, seconds: float = 0.0, *args: object) -> None:
+        """Keep the delay, in seconds."""
+        super().__init__(seconds, *args)
+        self.seconds = float(seconds)
+
+
+class Draining(BaseException):
+    """Raised inside a running task when its worker has to stop now and the drain timeout is over.
+
+    A ``BaseException`` on purpose: ``except Exception`` and ``autoretry_for=(Exception,)`` must not swallow it.
+    Save a checkpoint and let it pass; the message goes back to its queue and no attempt is spent.
+    """

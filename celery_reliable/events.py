@@ -1,0 +1,92 @@
+"""Name every event once: one table behind the log, the hooks and the metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger("celery_reliable")
+
+Hook = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One kind of event: its level, its constant log message and the facts that come with it."""
+
+    level: int
+    message: str
+    fields: tuple[str, ...]
+
+
+_JOB = ("task", "task_id", "key")
+
+EVENTS: dict[str, Event] = {
+    # submit
+    "submitted": Event(logging.DEBUG, "submission accepted", _JOB),
+    "existing": Event(logging.INFO, "submission joined an existing job", (*_JOB, "existing_id", "state")),
+    "child_known": Event(logging.INFO, "child submission of a repeated run is the same job", _JOB),
+    "withdrawn": Event(logging.WARNING, "publish failed, submission withdrawn", _JOB),
+    "withdraw_failed": Event(logging.ERROR, "publish failed and so did the withdrawal: the task may still run", _JOB),
+    # claim
+    "claimed": Event(logging.DEBUG, "claimed", (*_JOB, "fence", "attempt", "delivery")),
+    "busy": Event(logging.INFO, "another run holds the key, message waits", (*_JOB, "wait")),
+    "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
+    "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
+    "over": Event(logging.WARNING, "message of an ended life dropped", (*_JOB, "state")),
+    "poisoned": Event(logging.ERROR, "claimed too often without a verdict", (*_JOB, "delivery")),
+    "mismatch": Event(logging.ERROR, "same key with other arguments", _JOB),
+    "store_unavailable": Event(logging.WARNING, "store unavailable, message waits", (*_JOB, "verb", "wait")),
+    # run and settle
+    "done": Event(logging.DEBUG, "done", (*_JOB, "attempt")),
+    "retried": Event(logging.INFO, "attempt failed, retry scheduled", (*_JOB, "attempt", "delay", "rule", "error")),
+    "snoozed": Event(logging.INFO, "snoozed, no attempt spent", (*_JOB, "delay")),
+    "interrupted": Event(logging.WARNING, "run interrupted, message given back", _JOB),
+    "buried": Event(logging.ERROR, "dead-lettered", (*_JOB, "reason", "error", "letter_id")),
+    "stale": Event(logging.ERROR, "another claim took over, this outcome was refused", (*_JOB, "fence", "verb")),
+    "lost_writes": Event(logging.ERROR, "the store lost writes, outcome accepted by its higher fence", _JOB),
+    "publish_failed": Event(logging.WARNING, "publish failed, message waits", (*_JOB, "what", "wait")),
+    "result_oversized": Event(logging.WARNING, "result above the inline limit, kept apart", (*_JOB, "size", "limit")),
+    "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
+    # leases
+    "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),
+    "renew_failed": Event(logging.WARNING, "leases could not be renewed", ("held",)),
+    "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
+    # dead letters
+    "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
+    "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),
+    "letters_trimmed": Event(logging.WARNING, "oldest dead letters dropped: the store of letters is full", ("count",)),
+}
+
+
+class Events:
+    """Emit named events to the log and to the hooks of one app.
+
+    A hook is called as ``hook(name, fields)`` in the thread that emits. A hook that raises is logged and skipped: it
+    never changes the outcome of a task.
+    """
+
+    __slots__ = ("_hooks", "_levels")
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        """Take the hooks, already imported."""
+        self._hooks = tuple(hooks)
+        self._levels = {name: event.level for name, event in EVENTS.items()}
+
+    def emit(self, name: str, **fields: Any) -> None:
+        """Log one event and call every hook. Unknown names are a programming error (KeyError)."""
+        level = self._levels[name]
+        if logger.isEnabledFor(level):
+            extra = {f"reliable_{field}": value for field, value in fields.items()}
+            logger.log(level, "%s: %s", name, EVENTS[name].message, extra={"reliable_event": name, **extra})
+        for hook in self._hooks:
+            self._call(hook, name, fields)
+
+    @staticmethod
+    def _call(hook: Hook, name: str, fields: dict[str, Any]) -> None:
+        try:
+            hook(name, fields)
+        except Exception:  # a user's hook: it must never decide a task's fate
+            logger.exception("event hook failed", extra={"reliable_event": name, "reliable_hook": repr(hook)})

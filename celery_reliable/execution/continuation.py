@@ -1,0 +1,61 @@
+"""Send what is chained to a job that is done.
+
+By Celery itself the tracer sends it: again at each redelivery under new ids, and a refused publish would turn the
+finished task into a failed one. So callbacks and the next step of a chain are sent here, after the done marker, and
+taken out of the request. The chord is left to the tracer, which counts a member once per id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.canvas import maybe_signature
+
+from celery_reliable import keys
+from celery_reliable.execution.delivery import Delivery
+
+
+def is_expected(delivery: Delivery) -> bool:
+    """Tell whether anything follows this job."""
+    request = delivery.request
+    return bool(request.callbacks or request.chain or request.chord)
+
+
+def send(delivery: Delivery, result: Any) -> None:
+    """Send callbacks and the next step of the chain under ids that a second sending repeats, then end the entry.
+
+    What the broker refuses makes the message wait; its next delivery finds the job done and comes here again.
+    """
+    request, app = delivery.request, delivery.task.app
+    for position, callback in enumerate(request.callbacks or ()):
+        signature = maybe_signature(callback, app=app, clone=True)
+        _send(delivery, with_ids(signature, delivery.job.key, "link", str(position)), result, what="link")
+    if request.chain:
+        signature = maybe_signature(request.chain[-1], app=app, clone=True)
+        _send(delivery, signature, result, what="chain", chain=request.chain[:-1])
+    request.callbacks = request.chain = None
+    if not request.chord:
+        delivery.end_entry()
+
+
+def _send(delivery: Delivery, signature: Any, result: Any, *, what: str, **options: Any) -> None:
+    request = delivery.request
+    if delivery.task.app.conf.task_inherit_parent_priority:
+        options["priority"] = (request.delivery_info or {}).get("priority")
+    try:
+        with keys.within(None):
+            signature.apply_async((result,), parent_id=request.id, root_id=request.root_id or request.id, **options)
+    except Exception as exc:  # noqa: BLE001  # whatever stops it, the message must come back and try again
+        delivery.wait_to_publish(what, exc)
+
+
+def with_ids(signature: Any, *names: str) -> Any:
+    """Give a signature, and all members of a canvas, ids that follow from the names; ids that are there stay."""
+    signature.options.setdefault("task_id", keys.derived_id(*names))
+    members = list(getattr(signature, "tasks", None) or ())
+    for position, member in enumerate(members):
+        with_ids(member, *names, str(position))
+    body = getattr(signature, "body", None)
+    if body is not None and members:
+        with_ids(body, *names, "body")
+    return signature

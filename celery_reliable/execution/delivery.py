@@ -1,0 +1,132 @@
+"""Know what is to be known about one delivery, and talk to the store about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from celery.exceptions import Reject
+
+from celery_reliable import internals, keys
+from celery_reliable.errors import StoreError, StoreUnavailable
+from celery_reliable.keys import HEADER, Identity
+from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.stores.base import Job, Run, Settled, Stale
+from celery_reliable.worker.flags import draining
+from celery_reliable.worker.waiting import GiveBack, Hold
+
+if TYPE_CHECKING:
+    from celery_reliable.task import ReliableTask
+
+_T = TypeVar("_T")
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+_LONGEST_WAIT = 15.0
+SHORTEST_WAIT = 1.0
+"""Seconds: at most one claim a second for each waiting message."""
+
+
+class Delivery:
+    """One delivery of one job: the task, its request, whose job it is, and the claim once there is one."""
+
+    def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take the bound task, whose request is the delivery, and the arguments of the message."""
+        self.task, self.args, self.kwargs = task, args, kwargs
+        self.request = task.request
+        self.runtime: Runtime = runtime_of(task.app)
+        self.settings = task.reliable_settings
+        self.identity = self._identity()
+        self.token: str = getattr(self.request, "reliable_token", None) or internals.new_token()
+        self.run = Run(0, 0, 0, 0)
+        self._began = time.monotonic()
+
+    def _identity(self) -> Identity:
+        request = self.request
+        nesting = int(request.replaced_task_nesting or 0)
+        found = keys.identity_of(getattr(request, HEADER, None), task_id=request.id, nesting=nesting)
+        return found or self.task.identity_without_header(request.id, nesting, self.args, self.kwargs)
+
+    @property
+    def job(self) -> Job:
+        """The job of this delivery."""
+        return self.identity.job
+
+    def header(self) -> dict[str, Any]:
+        """Return our header for the next message of this life."""
+        job, identity = self.job, self.identity
+        stamped = Job(job.key, job.kind, job.stamp or self.run.fence)
+        life = self.run.life or identity.life
+        return Identity(stamped, identity.task_id, identity.fingerprint, life, identity.nesting).to_header()
+
+    def age(self) -> float:
+        """Seconds since the submission, as far as it is known, by the server's clock."""
+        stamp = self.job.stamp or self.run.fence
+        return (self.run.fence - stamp) / 1e6 + time.monotonic() - self._began
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Emit an event about this job."""
+        self.runtime.events.emit(event, task=self.task.name, task_id=self.identity.task_id, key=self.job.key, **fields)
+
+    # --- the store
+
+    def insist(self, verb: str, call: Callable[[], _T]) -> _T:
+        """Call until the store answers or this worker must stop; then the message goes back and its lease runs out.
+
+        An outcome is not lost for want of patience: the store accepts it as long as no later claim was made.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return call()
+            except StoreUnavailable as exc:
+                if draining():
+                    raise Reject(GiveBack(f"{verb}: {exc}"), requeue=True) from exc
+                self.emit("store_unavailable", verb=verb, wait=pause)
+            except StoreError as exc:
+                self.wait_for_store(verb, exc)
+            time.sleep(self.runtime.random.uniform(pause / 2, pause))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def check(self, answer: Settled | Stale, *, verb: str) -> Settled:
+        """Return an accepted answer; give the message back for a refused one."""
+        if isinstance(answer, Stale):
+            self.stale(verb)
+        if answer.lost_writes:
+            self.emit("lost_writes")
+        return answer
+
+    def end_entry(self) -> None:
+        """End this submission's ledger entry. Best effort: an entry that stays costs one more message later."""
+        if not self.runtime.ledger:
+            return
+        try:
+            self.runtime.store.settle(self.job, task_id=self.identity.task_id, state="sent", ttl=1.0)
+        except StoreError:
+            self.emit("store_unavailable", verb="settle", wait=0.0)
+
+    # --- ways to keep the message
+
+    def hold(self, why: str, seconds: float) -> NoReturn:
+        """Let the message wait in this worker, in no pool slot."""
+        self.emit(why, wait=seconds)
+        raise Reject(Hold(seconds, why), requeue=True)
+
+    def wait_for_store(self, verb: str, exc: StoreError) -> NoReturn:
+        """Let the message wait; the prefetch count does not rise, so a worker without a store stops by itself."""
+        wait = self.runtime.random.uniform(SHORTEST_WAIT, _LONGEST_WAIT)
+        self.emit("store_unavailable", verb=verb, wait=wait)
+        if self.settings.on_store_down == "reject":
+            raise Reject(GiveBack(str(exc)), requeue=True) from exc
+        raise Reject(Hold(wait, f"store away: {exc}", counted=False), requeue=True) from exc
+
+    def wait_to_publish(self, what: str, exc: Exception) -> NoReturn:
+        """Let the message wait: what follows it could not be published, its next delivery tries again."""
+        wait = self.runtime.random.uniform(SHORTEST_WAIT, _LONGEST_WAIT)
+        self.emit("publish_failed", what=what, wait=wait)
+        raise Reject(Hold(wait, f"{what} not published: {exc}"), requeue=True) from exc
+
+    def stale(self, verb: str) -> NoReturn:
+        """Another claim took over. Never ack: on Redis the tag may be the live holder's. The copy finds Done."""
+        self.emit("stale", fence=self.run.fence, verb=verb)
+        raise Reject(GiveBack("stale"), requeue=True)

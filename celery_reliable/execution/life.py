@@ -1,0 +1,214 @@
+"""Lead one delivery through its life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery.exceptions import Ignore
+from kombu.exceptions import EncodeError
+from kombu.utils import json as kombu_json
+
+from celery_reliable import internals, keys
+from celery_reliable.errors import LeaseLost, Permanent, StoreError
+from celery_reliable.execution import burial, continuation, verdicts
+from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
+from celery_reliable.lifetimes import late_after, marker_ttl
+from celery_reliable.payloads import Envelope
+from celery_reliable.stores.base import Busy, Dead, Done, Mismatch, NotYet, Over, Poisoned, Run, Stale
+from celery_reliable.submission import LIVE_RECORD_TTL, arguments_in
+
+if TYPE_CHECKING:
+    from celery_reliable.task import ReliableTask
+
+_IGNORED = b"!ignored"
+
+
+class Execution:
+    """One delivery of one job. Of the life of a task, this is the part that may be killed at any point."""
+
+    def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take the bound task, whose request is the delivery, and the arguments of the message."""
+        self.delivery = Delivery(task, args, kwargs)
+        self._parent: keys.Parent | None = None
+        self._saved: dict[str, bytes] = {}
+
+    @staticmethod
+    def current(task: ReliableTask) -> Execution | None:
+        """Return the execution of the task's present request, None outside a worker."""
+        found: Execution | None = getattr(task.request, "reliable_execution", None)
+        return found
+
+    def perform(self) -> Any:  # noqa: RET503  # every other case raises
+        """Claim; then run, or report what is known already, or wait."""
+        delivery = self.delivery
+        match self._claim():
+            case Run() as run:
+                return self._run(run)
+            case Done(outcome=outcome):
+                return self._report(outcome)
+            case Dead(letter=letter):
+                burial.report_again(delivery, letter)
+            case Busy(expires_in=seconds):
+                delivery.hold("busy", max(seconds, SHORTEST_WAIT))
+            case NotYet(due_in=seconds):
+                delivery.hold("not_yet", seconds)
+            case Poisoned() as poisoned:
+                burial.bury_poison(delivery, poisoned)
+            case Mismatch(existing_id=existing_id):
+                burial.refuse_mismatch(delivery, existing_id)
+            case Over(state="late"):
+                burial.refuse_late(delivery)
+            case Over(state=state):
+                verdicts.drop(delivery, state)
+
+    def _claim(self) -> Any:  # Any: match in `perform` names every answer
+        delivery, settings = self.delivery, self.delivery.settings
+        identity = delivery.identity
+        try:
+            return delivery.runtime.store.claim(
+                identity.job,
+                task_id=identity.task_id,
+                life=identity.life,
+                fingerprint=identity.fingerprint,
+                token=delivery.token,
+                ttl=settings.lease_ttl,
+                max_deliveries=settings.max_deliveries,
+                record_ttl=LIVE_RECORD_TTL,
+                late_after=late_after(identity.job.kind, settings, ledger=delivery.runtime.ledger),
+                first=not delivery.request.retries,
+            )
+        except StoreError as exc:
+            delivery.wait_for_store("claim", exc)
+
+    # --- run
+
+    def _run(self, run: Run) -> Any:
+        self._begin(run)
+        delivery = self.delivery
+        try:
+            with keys.within(self._parent):
+                result = delivery.task.run(*delivery.args, **delivery.kwargs)
+            outcome = self._encoded(result)
+        except BaseException as exc:  # noqa: BLE001  # a body may raise anything; what leaves here ends the delivery
+            self._judge(exc)
+        return self._done(result, outcome)
+
+    def _begin(self, run: Run) -> None:
+        delivery, request = self.delivery, self.delivery.request
+        delivery.run = run
+        self._saved = dict(run.saved)
+        self._parent = keys.Parent(delivery.job.key, run.checks)
+        request.retries = run.attempt - 1
+        request.reliable_execution = self
+        if run.envelope is not None:
+            args, kwargs = arguments_in(Envelope.from_bytes(run.envelope), accept=delivery.task.app.conf.accept_content)
+            request.args, request.kwargs = delivery.args, delivery.kwargs = tuple(args), dict(kwargs)
+        delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
+
+    def _judge(self, exc: BaseException) -> NoReturn:
+        if isinstance(exc, Ignore):  # `self.replace` raises it: done, without a result of its own
+            self._complete(_IGNORED, entry_ends=True)
+            raise exc
+        verdicts.act_on(self.delivery, exc)
+
+    # --- what a body asks of its run
+
+    @property
+    def key(self) -> str:
+        """The key of the job."""
+        return self.delivery.job.key
+
+    @property
+    def fence(self) -> int:
+        """The fence of this claim."""
+        return self.delivery.run.fence
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.delivery.run.attempt
+
+    @property
+    def saved(self) -> Mapping[str, bytes]:
+        """Checkpoint and steps, those of this run included."""
+        return self._saved
+
+    def save(self, name: str, body: bytes) -> None:
+        """Keep a checkpoint or step; counts as a checkpoint for the ids of children. Raises `LeaseLost` when stale."""
+        delivery, run = self.delivery, self.delivery.run
+
+        def call() -> Any:  # Any: judged below
+            return delivery.runtime.store.save(
+                delivery.job, fence=run.fence, token=delivery.token, name=name, body=body, ttl=LIVE_RECORD_TTL
+            )
+
+        if isinstance(delivery.insist("save", call), Stale):
+            msg = f"{delivery.task.name}: another run took over {self.key!r} (fence {run.fence} is old); nothing was saved"
+            raise LeaseLost(msg)
+        self._saved[name] = body
+        if self._parent:
+            self._parent.checked()
+
+    # --- settle: done
+
+    def _done(self, result: Any, outcome: bytes | None) -> Any:
+        """Write done, send what follows, end the ledger entry; the tracer then stores the result and acks."""
+        delivery = self.delivery
+        continues = continuation.is_expected(delivery)
+        self._complete(outcome, entry_ends=not continues)
+        delivery.emit("done", attempt=delivery.run.attempt)
+        if continues:
+            continuation.send(delivery, result)
+        return result
+
+    def _encoded(self, result: Any) -> bytes | None:
+        """Return the outcome to keep for replays; None when nobody could ask for it."""
+        task = self.delivery.task
+        if result is None or not (continuation.is_expected(self.delivery) or internals.keeps_result(task)):
+            return None
+        try:
+            return bytes(kombu_json.dumps(result).encode())
+        except (TypeError, ValueError, EncodeError, RecursionError) as exc:
+            msg = (
+                f"task {task.name} returned a {type(result).__qualname__} that JSON cannot carry ({exc}); "
+                "return plain data, or set ignore_result=True"
+            )
+            raise Permanent(msg) from exc
+
+    def _complete(self, outcome: bytes | None, *, entry_ends: bool) -> None:
+        delivery, settings, job = self.delivery, self.delivery.settings, self.delivery.job
+        runtime = delivery.runtime
+        if outcome is not None and len(outcome) > settings.claim_check_threshold:
+            delivery.emit("result_oversized", size=len(outcome), limit=settings.claim_check_threshold)
+        answer = delivery.insist(
+            "complete",
+            lambda: runtime.store.complete(
+                job,
+                task_id=delivery.identity.task_id,
+                fence=delivery.run.fence,
+                token=delivery.token,
+                outcome=outcome,
+                marker_ttl=marker_ttl(job.kind, settings, ledger=runtime.ledger and job.stamp > 0),
+                entry_ends=entry_ends,
+            ),
+        )
+        delivery.check(answer, verb="complete")
+
+    def _report(self, outcome: bytes) -> Any:
+        """Answer for a job that is done: the stored outcome goes through the tracer, so callbacks and chords go on."""
+        delivery = self.delivery
+        delivery.emit("replayed_outcome")
+        if outcome == _IGNORED:
+            delivery.end_entry()
+            raise Ignore
+        result = kombu_json.loads(outcome.decode()) if outcome else None
+        continuation.send(delivery, result)
+        return result
+
+    @classmethod
+    def end_entry(cls, task: ReliableTask) -> None:
+        """End the ledger entry of the task's present request: the tracer has told its chord."""
+        found = cls.current(task)
+        delivery = found.delivery if found else Delivery(task, (), {})
+        delivery.end_entry()

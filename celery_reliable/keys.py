@@ -1,0 +1,259 @@
+"""Say which calls are the same job.
+
+A key is *declared* by the project (template, ``"arguments"``, callable, per call), *derived* from the run or the scope
+in which the call is made, or the call's *own* task id. The scheme has a version, so that it can change without taking
+old messages for new jobs.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import inspect
+import json
+import string
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from celery_reliable.errors import ConfigurationError
+from celery_reliable.stores.base import Job, Kind
+
+HEADER = "reliable"
+MAX_KEY_BYTES = 512
+MAX_ID_BYTES = 255
+_NAMESPACE = uuid.UUID("c3f0f5f8-3a0e-5b7c-9d51-5e1a1be5f0a1")
+_SCHEME = "1"
+
+KeyRule = str | Callable[..., str] | None
+
+
+# --- arguments
+
+
+def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Bind a call to the task's signature, defaults filled in, so that ``f(1)`` and ``f(x=1)`` are one call.
+
+    Raises TypeError as the call itself would.
+    """
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def canonical(value: object) -> str:
+    """Return one text for equal arguments, the same before and after JSON. Raises TypeError for what JSON cannot carry."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump(mode="json")
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=canonical)
+    if isinstance(value, bytes):
+        return value.hex()
+    if type(value).__module__ in ("datetime", "decimal", "uuid"):
+        return str(value)
+    msg = f"a {type(value).__qualname__} has no canonical form; give the task a callable idempotency_key"
+    raise TypeError(msg)
+
+
+def fingerprint(task: str, arguments: Mapping[str, Any], *, only: Sequence[str] | None = None) -> str:
+    """Return 8 characters that differ when the arguments (or those named by ``only``) differ; "" if that cannot be told."""
+    chosen = arguments if only is None else {name: arguments.get(name) for name in only}
+    try:
+        text = f"{task}\0{canonical(chosen)}"
+    except TypeError:
+        return ""
+    return base64.urlsafe_b64encode(_hash(text, size=6)).decode()
+
+
+def _hash(text: str, *, size: int) -> bytes:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=size).digest()
+
+
+# --- declared keys
+
+
+def check_rule(rule: object, *, task: str, signature: inspect.Signature) -> None:
+    """Refuse a rule that could never give a key, when the task is registered. Raises `ConfigurationError`."""
+    if rule is None or rule == "arguments" or callable(rule):
+        return
+    if not isinstance(rule, str):
+        msg = (
+            f"task {task}: idempotency_key: expected a template, 'arguments' or a callable, found {type(rule).__name__}"
+        )
+        raise ConfigurationError(msg)
+    names = _names_in(rule, task=task)
+    parameters = signature.parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    unknown = sorted(names - {parameter.name for parameter in parameters})
+    if unknown or not names:
+        found = f"no argument named {', '.join(unknown)}" if unknown else "a template without any argument"
+        known = ", ".join(signature.parameters) or "none"
+        msg = (
+            f"task {task}: idempotency_key={rule!r}: expected names of its arguments ({known}), found {found}; "
+            "write the argument's name in braces"
+        )
+        raise ConfigurationError(msg)
+
+
+def _names_in(template: str, *, task: str) -> set[str]:
+    try:
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as exc:
+        msg = f"task {task}: idempotency_key={template!r} is not a template: {exc}; double a brace that is meant literally"
+        raise ConfigurationError(msg) from exc
+    return {name.split(".")[0].split("[")[0] for name in fields}
+
+
+def declared_key(
+    rule: KeyRule, *, task: str, arguments: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Return the key that the rule gives for this call. Raises `ConfigurationError` when it gives none."""
+    if callable(rule):
+        return checked_key(rule(*args, **kwargs), task=task)
+    if rule == "arguments":
+        digest = base64.urlsafe_b64encode(_hash(canonical(arguments), size=16)).decode()[:22]
+        return f"{task}:{digest}"
+    extra = {name: value for value in arguments.values() if isinstance(value, dict) for name, value in value.items()}
+    try:
+        return checked_key(cast("str", rule).format(**{**extra, **arguments}), task=task)
+    except (KeyError, AttributeError, IndexError, ValueError) as exc:
+        msg = f"task {task}: idempotency_key={rule!r} cannot be filled in: {exc!r}; found arguments {sorted(arguments)}"
+        raise ConfigurationError(msg) from exc
+
+
+def checked_key(key: object, *, task: str) -> str:
+    """Return the key, or raise `ConfigurationError` for an empty, foreign or overlong one."""
+    if isinstance(key, str) and 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
+        return key
+    found = f"{len(key.encode(errors='surrogatepass'))} bytes" if isinstance(key, str) else repr(type(key).__name__)
+    msg = (
+        f"task {task}: idempotency_key: expected a text of 1 to {MAX_KEY_BYTES} bytes, found {found}; "
+        "name the few arguments that identify the job, or hash long ones"
+    )
+    raise ConfigurationError(msg)
+
+
+def checked_id(task_id: str, *, task: str) -> str:
+    """Return the task id, or raise `ConfigurationError` for an overlong one."""
+    if len(task_id.encode(errors="surrogatepass")) <= MAX_ID_BYTES:
+        return task_id
+    msg = f"task {task}: task_id: expected at most {MAX_ID_BYTES} bytes, found {len(task_id)} characters; use a UUID"
+    raise ConfigurationError(msg)
+
+
+# --- derived keys
+
+
+@dataclass(slots=True)
+class Parent:
+    """The run or scope in which calls are made: the same calls get the same ids each time it runs.
+
+    ``checks`` is the number of checkpoints saved so far; the count of equal calls starts again at each.
+    """
+
+    key: str
+    checks: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def child_id(self, task: str, arguments: str) -> str:
+        """Return the id of the next such call."""
+        call = f"{task}\0{arguments}"
+        self.seen[call] += 1
+        return derived_id(self.key, str(self.checks), call, str(self.seen[call]))
+
+    def checked(self) -> None:
+        """Note that a checkpoint was saved."""
+        self.checks += 1
+        self.seen.clear()
+
+
+_parent: ContextVar[Parent | None] = ContextVar("celery_reliable_parent", default=None)
+
+
+def current_parent() -> Parent | None:
+    """Return the run or scope around this call, if any."""
+    return _parent.get()
+
+
+@contextmanager
+def within(parent: Parent | None) -> Iterator[Parent | None]:
+    """Make calls inside children of ``parent`` (None: of nobody)."""
+    reset = _parent.set(parent)
+    try:
+        yield parent
+    finally:
+        _parent.reset(reset)
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Give the submissions inside ids derived from ``name``, so that a repeated request submits the same jobs.
+
+    Use the id of what is handled, such as the web request's or the webhook's: ``with scope(f"webhook-{event.id}"):``.
+    Calls of one task with equal arguments are told apart by their order. Scopes do not nest: the inner one counts.
+
+    .. versionadded:: 0.1
+    """
+    if not name:
+        msg = "scope: expected the id of the request or event that is handled, found an empty text"
+        raise ConfigurationError(msg)
+    with within(Parent(f"scope:{name}")):
+        yield
+
+
+def derived_id(*parts: str) -> str:
+    """Return a UUID made of the parts, the same each time."""
+    return str(uuid.uuid5(_NAMESPACE, "\0".join((_SCHEME, *parts))))
+
+
+# --- what travels in the message
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a message says about its job. ``life`` 0: it carries none, it was sent from elsewhere."""
+
+    job: Job
+    task_id: str
+    fingerprint: str = ""
+    life: int = 0
+    nesting: int = 0
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the value of the ``reliable`` header; what is usual is left out."""
+        header: dict[str, Any] = {"i": self.task_id, "s": self.job.stamp, "l": self.life}
+        if self.job.kind != "own":
+            header["k"] = self.job.kind
+        if self.job.key != own_key(self.task_id, self.nesting):
+            header["key"] = self.job.key
+        if self.fingerprint:
+            header["f"] = self.fingerprint
+        if self.nesting:
+            header["n"] = self.nesting
+        return header
+
+
+def own_key(task_id: str, nesting: int) -> str:
+    """Return the key of a submission that is its own identity; `self.replace` publishes under its parent's id."""
+    return f"{task_id}:{nesting}" if nesting else task_id
+
+
+def identity_of(header: object, *, task_id: str, nesting: int = 0) -> Identity | None:
+    """Read a ``reliable`` header. None for a missing one, a foreign one, and one inherited from another message."""
+    if not isinstance(header, Mapping) or header.get("i") != task_id or header.get("n", 0) != nesting:
+        return None
+    kind = cast("Kind", header.get("k", "own"))
+    job = Job(header.get("key") or own_key(task_id, nesting), kind, int(header.get("s") or 0))
+    return Identity(job, task_id, header.get("f", ""), int(header.get("l") or 0), nesting)

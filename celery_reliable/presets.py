@@ -1,0 +1,92 @@
+"""Settings for ``app.config_from_object("celery_reliable.presets")``: literals only.
+
+Every value may be overridden by the project; `celery_reliable.wiring` fills in those that a project's own
+configuration leaves out. What depends on the broker (the cadence of Redis's message recovery) is merged when a worker
+starts, because a literal here would reach brokers that read the same option differently.
+"""
+
+# --- Celery: a message lives until its outcome is written
+
+task_acks_late = True
+task_reject_on_worker_lost = True
+worker_prefetch_multiplier = 1
+worker_cancel_long_running_tasks_on_connection_loss = False
+broker_channel_error_retry = True
+broker_connection_retry_on_startup = True
+
+# Within about three seconds, because the caller of apply_async waits for it.
+task_publish_retry = True
+task_publish_retry_policy = {"max_retries": 4, "interval_start": 0.2, "interval_step": 0.4, "interval_max": 1.0}
+
+# On top of the result client's own retries; Celery's default never ends.
+result_backend_always_retry = True
+result_backend_max_retries = 5
+result_backend_base_sleep_between_retries_ms = 100
+result_backend_max_sleep_between_retries_ms = 2000
+
+enable_utc = True
+timezone = "UTC"
+
+task_serializer = "json"
+result_serializer = "json"
+accept_content = ("json",)
+result_accept_content = ("json",)
+
+# Both, so that a project which sets one of the two is still wired by the other.
+imports = ("celery_reliable.wiring",)
+include = ("celery_reliable.wiring",)
+
+# --- celery_reliable: where state is kept
+
+reliable_store_url = None
+reliable_key_prefix = "cr:"
+reliable_wait_replicas = 0
+reliable_on_store_down = "wait"
+reliable_ledger = True
+
+# --- the life of a task
+
+reliable_idempotency_ttl = 604_800
+reliable_on_conflict = "return_existing"
+reliable_retry_on = ()
+reliable_fail_on = ()
+reliable_on_unknown_error = "fail"
+reliable_max_retries = 5
+reliable_retry_backoff = 1.0
+reliable_retry_backoff_max = 600
+reliable_retry_for = None
+reliable_max_deliveries = 5
+reliable_max_snoozes = 1000
+reliable_max_runtime = 86_400
+reliable_lease_ttl = 15
+reliable_dead_letter_max = 100_000
+reliable_dead_letter_ttl = 2_592_000
+
+# --- overlap and flow
+
+reliable_overlap = "allow"
+reliable_breaker = None
+reliable_concurrency_limit = None
+reliable_retry_budget = None
+reliable_queue_limits = None
+
+# --- payloads
+
+reliable_claim_check_threshold = 131_072
+reliable_blob_url = None
+
+# --- workers
+
+reliable_drain_timeout = 30
+reliable_heartbeat_file = None
+reliable_heartbeat_interval = 5
+reliable_park_ttl = 86_400
+reliable_event_hooks = ()
+
+# --- beat
+
+reliable_beat_scheduler = "celery.beat:PersistentScheduler"
+reliable_leader_ttl = 15
+reliable_catch_up = "latest"
+reliable_catch_up_window = 86_400
+reliable_start_deadline = None

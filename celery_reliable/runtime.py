@@ -1,0 +1,91 @@
+"""Hold what one app needs in one process: settings, store and events."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from celery_reliable.events import Events, Hook
+from celery_reliable.settings import Settings, resolve_store_url
+from celery_reliable.stores import open_store
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from celery_reliable.stores.base import Store
+
+_ATTRIBUTE = "_celery_reliable_runtime"
+_making = threading.Lock()
+
+
+@dataclass(eq=False)
+class Runtime:
+    """Settings, store and events of one app. Made at the first use; the store connects at its first verb."""
+
+    app: Celery
+    settings: Settings
+    store: Store
+    events: Events
+    random: random.Random = field(default_factory=random.SystemRandom)
+    holding: Any = None
+    """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
+
+    @cached_property
+    def ledger(self) -> bool:
+        """Whether submissions are kept until their end: set, and the broker is one that can lose a popped message."""
+        return self.settings.ledger and broker_driver(self.app) == "redis"
+
+    @cached_property
+    def host(self) -> str:
+        """Return this host's name."""
+        return socket.gethostname()
+
+
+def runtime_of(app: Celery) -> Runtime:
+    """Return the app's runtime, made on first use. Raises `ConfigurationError` for wrong settings."""
+    found: Runtime | None = app.__dict__.get(_ATTRIBUTE)
+    return found or _made(app)
+
+
+def forget_runtime(app: Celery) -> None:
+    """Drop the app's runtime, so that the next use reads the settings again."""
+    runtime: Runtime | None = app.__dict__.pop(_ATTRIBUTE, None)
+    if runtime is not None:
+        runtime.store.close()
+
+
+def _made(app: Celery) -> Runtime:
+    with _making:
+        if _ATTRIBUTE not in app.__dict__:
+            app.__dict__[_ATTRIBUTE] = _make(app)
+    made: Runtime = app.__dict__[_ATTRIBUTE]
+    return made
+
+
+def _make(app: Celery) -> Runtime:
+    settings = Settings.from_conf(app.conf)
+    url = resolve_store_url(
+        settings.store_url, result_backend=app.conf.result_backend, broker_url=app.conf.broker_write_url
+    )
+    store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
+    return Runtime(app, settings, store, Events([_hook(hook) for hook in settings.event_hooks]))
+
+
+def broker_driver(app: Celery) -> str:
+    """Return kombu's name for the kind of broker: ``redis``, ``amqp``, ``memory``, ..."""
+    transport = app.connection_for_write().get_transport_cls()
+    return str(transport.driver_type)
+
+
+def _hook(hook: Any) -> Hook:
+    """Import a hook given as ``module:name`` or ``module.name``. Errors say which hook."""
+    if callable(hook):
+        return cast("Hook", hook)
+    module, _, name = hook.replace(":", ".").rpartition(".")
+    found: Hook = getattr(import_module(module), name)
+    return found

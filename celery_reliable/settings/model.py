@@ -1,0 +1,296 @@
+"""Hold the ``reliable_*`` settings: every setting is one field, with its default, its rule and its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Protocol
+
+from celery_reliable.settings import conflicts, names, rules
+from celery_reliable.settings.messages import error, spelled
+from celery_reliable.settings.store_url import SCHEMES, STORE_URL
+
+VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
+
+
+class Configuration(Protocol):
+    """What `Settings.from_conf` needs of ``app.conf``, or of a plain dict."""
+
+    def get(self, key: str, default: Any, /) -> Any:
+        """Return the value of a setting, or the default."""
+        ...
+
+    def keys(self) -> Iterable[str]:
+        """Return all names, as they are spelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hold every ``reliable_*`` setting; a field is named after its setting, without ``reliable_``. Durations in seconds.
+
+    Instances made by `from_conf` and `for_task` are valid, alone and together. ``visibility_timeout`` is no setting of
+    ours but the broker's, taken from ``broker_transport_options``. The URLs, which may hold passwords, are not in the
+    repr.
+
+    .. versionadded:: 0.1
+    """
+
+    store_url: str | None = rules.text(
+        None,
+        "Where claims, leases and dead letters are kept. Not given: the result backend if it is Redis, else the broker "
+        "if it is Redis.",
+        expected=f"a URL that begins with one of {SCHEMES}",
+        pattern=STORE_URL,
+        secret=True,
+    )
+    key_prefix: str = rules.text(
+        "cr:",
+        "Begins every key in the store. Projects that share a Redis database need different ones.",
+        expected="1 to 32 letters, digits or any of _ . : -",
+        pattern=r"[A-Za-z0-9_.:-]{1,32}",
+    )
+    wait_replicas: int = rules.count(
+        0,
+        "Replicas that must have a submission or an outcome before it counts (Redis WAIT). 0 trusts the primary.",
+        unit="replicas",
+    )
+    on_store_down: str = rules.choice(
+        "A message whose claim cannot be asked for: hold it until the store is back, or give it back to the queue at once.",
+        "wait",
+        "reject",
+    )
+    ledger: bool = rules.flag(
+        default=True,
+        meaning="Keep each submission in the store until its end, so that a message the broker lost is published again.",
+    )
+    idempotency_ttl: float = rules.seconds(
+        604_800.0,
+        "How long a finished declared key answers a repeated submission.",
+        at_least=1.0,
+        per_task=True,
+    )
+    on_conflict: str = rules.choice(
+        "Submission of a declared key that waits, runs or is done: hand out the existing result, raise DuplicateTask, or "
+        "let the newest arguments win while it has not started.",
+        "return_existing",
+        "raise",
+        "replace",
+        per_task=True,
+    )
+    retry_on: tuple[Any, ...] = rules.several(
+        "Errors that another attempt may cure, before the built-in rules.",
+        expected="exception classes or dotted paths",
+        member=rules.is_exception,
+        per_task=True,
+    )
+    fail_on: tuple[Any, ...] = rules.several(
+        "Errors that no attempt can cure, before everything else.",
+        expected="exception classes or dotted paths",
+        member=rules.is_exception,
+        per_task=True,
+    )
+    on_unknown_error: str = rules.choice(
+        "Verdict for an error that no rule knows.",
+        "fail",
+        "retry",
+        per_task=True,
+    )
+    max_retries: int = rules.count(
+        5,
+        "Attempts after the first one.",
+        unit="attempts",
+        per_task=True,
+    )
+    retry_backoff: float = rules.seconds(
+        1.0,
+        "Base of the delay before a retry: random between 0 and base * 2**n.",
+        per_task=True,
+    )
+    retry_backoff_max: float = rules.seconds(
+        600.0,
+        "Longest delay drawn before a retry; a server's Retry-After may ask for more.",
+        per_task=True,
+    )
+    retry_for: float | None = rules.seconds(
+        None,
+        "Total time, from the submission, in which retries may start. None: only max_retries counts.",
+        optional=True,
+        per_task=True,
+    )
+    max_deliveries: int = rules.count(
+        5,
+        "Claims that end without a verdict (killed process, lost host) before the task is a dead letter.",
+        at_least=1,
+        unit="deliveries",
+        per_task=True,
+    )
+    max_snoozes: int = rules.count(
+        1000,
+        "Snoozes before the task is a dead letter.",
+        unit="snoozes",
+        per_task=True,
+    )
+    max_runtime: float = rules.seconds(
+        86_400.0,
+        "Longest time a lease is renewed for a task that has no time limit.",
+        at_least=1.0,
+    )
+    lease_ttl: float = rules.seconds(
+        15.0,
+        "How long the right to run outlives its last renewal, so how soon a dead worker's task starts elsewhere. "
+        "Renewed every third of it.",
+        at_least=rules.MINIMUM_LEASE_TTL,
+        per_task=True,
+    )
+    dead_letter_max: int = rules.count(
+        100_000,
+        "Dead letters kept; above it the oldest go, counted.",
+        at_least=1,
+        unit="letters",
+    )
+    dead_letter_ttl: float = rules.seconds(
+        2_592_000.0,
+        "How long a dead letter can be replayed.",
+        at_least=1.0,
+    )
+    overlap: str = rules.choice(
+        "A job whose predecessor still runs: run both, skip it, let one wait, or ask the running one to stop.",
+        "allow",
+        "forbid",
+        "queue",
+        "replace",
+        per_task=True,
+        built=False,
+    )
+    breaker: Any = rules.reserved("Dependency whose failures snooze the task instead of failing it.", per_task=True)  # noqa: RUF009  # makes a field
+    concurrency_limit: Any = rules.reserved("Runs at the same time, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
+    retry_budget: Any = rules.reserved("Largest share of retries among attempts, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
+    queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
+    claim_check_threshold: int = rules.count(
+        131_072,
+        "Arguments or results larger than this are kept apart from the message.",
+        at_least=1,
+        unit="bytes",
+        per_task=True,
+    )
+    blob_url: str | None = rules.text(
+        None,
+        "Where large payloads are kept, as an fsspec URL.",
+        expected="an fsspec URL, or None",
+        pattern=r"[a-z][a-z0-9+.-]*://.*",
+        built=False,
+        secret=True,
+    )
+    drain_timeout: float = rules.seconds(
+        30.0,
+        "How long a worker that was told to stop lets its tasks run before it interrupts them.",
+    )
+    heartbeat_file: str | None = rules.text(
+        None,
+        "File that a healthy worker rewrites, for probes.",
+        expected="a path, or None",
+        pattern=r".+",
+        built=False,
+    )
+    heartbeat_interval: float = rules.seconds(
+        5.0,
+        "How often the heartbeat file is rewritten.",
+        at_least=1.0,
+        built=False,
+    )
+    park_ttl: float = rules.seconds(
+        86_400.0,
+        "How long a message that no worker can run yet is parked before it is a dead letter.",
+        at_least=1.0,
+        built=False,
+    )
+    event_hooks: tuple[Any, ...] = rules.several(
+        "Called as hook(name, fields) for every event.",
+        expected="functions or dotted paths",
+        member=rules.is_hook,
+    )
+    beat_scheduler: str = rules.text(
+        "celery.beat:PersistentScheduler",
+        "The scheduler that the reliable one wraps.",
+        expected="a dotted path",
+        pattern=r"[\w.]+:?[\w.]+",
+        built=False,
+    )
+    leader_ttl: float = rules.seconds(
+        15.0,
+        "How long a beat that died keeps another one from leading.",
+        at_least=rules.MINIMUM_LEASE_TTL,
+        built=False,
+    )
+    catch_up: str = rules.choice(
+        "Slots that passed while no beat ran: run the latest, none, or all.",
+        "latest",
+        "skip",
+        "all",
+        per_task=True,
+        built=False,
+    )
+    catch_up_window: float = rules.seconds(
+        86_400.0,
+        "How far back missed slots are looked at.",
+        per_task=True,
+        built=False,
+    )
+    start_deadline: float | None = rules.seconds(
+        None,
+        "A slot that could not start this long after its due time is dropped. None: no limit.",
+        optional=True,
+        per_task=True,
+        built=False,
+    )
+    visibility_timeout: float = VISIBILITY_TIMEOUT
+
+    @classmethod
+    def from_conf(cls, conf: Configuration) -> Settings:
+        """Read ``app.conf`` or a dict. Raises ConfigurationError that lists every problem, one a line."""
+        title = "celery_reliable is not configured correctly"
+        namespace = names.namespace_of(conf)
+        labels = {name: spelled(names.PREFIX + name, namespace) for name in RULES}
+        given = {name: value for name in RULES if (value := conf.get(names.PREFIX + name, MISSING)) is not MISSING}
+        unknown = names.unknown_settings(conf, known=tuple(RULES), namespace=namespace)
+        base = cls(visibility_timeout=_visibility_timeout(conf))
+        return base._with(given, unknown=unknown, title=title, labels=labels)
+
+    def for_task(self, task: str, /, **given: Any) -> Settings:
+        """Return the settings of one task: ``given`` are its own options, which win. Errors name the task."""
+        title = f"task {task!r} is not configured correctly"
+        unknown = names.unknown_options(given, known=tuple(RULES), per_task=PER_TASK)
+        return self._with(given, unknown=unknown, title=title, labels={name: name for name in RULES})
+
+    def retry_window(self) -> float:
+        """Return the longest time in which retries may start, in seconds, Retry-After apart."""
+        return self.max_retries * self.retry_backoff_max if self.retry_for is None else self.retry_for
+
+    def _with(self, given: Mapping[str, Any], *, unknown: list[str], title: str, labels: Mapping[str, str]) -> Settings:
+        problems = [*unknown, *_wrong_values(given, labels=labels)]
+        if problems:
+            raise error(title, problems)
+        settings = replace(self, **{name: RULES[name].convert(value) for name, value in given.items()})
+        problems = conflicts.between(settings, labels=labels)
+        if problems:
+            raise error(title, problems)
+        return settings
+
+
+DEFAULTS: Mapping[str, Any] = {item.name: item.default for item in fields(Settings) if "rule" in item.metadata}
+RULES: Mapping[str, rules.Rule] = {name: Settings.__dataclass_fields__[name].metadata["rule"] for name in DEFAULTS}
+PER_TASK = tuple(name for name, rule in RULES.items() if rule.per_task)
+
+
+def _wrong_values(given: Mapping[str, Any], *, labels: Mapping[str, str]) -> list[str]:
+    known = {name: value for name, value in given.items() if name in RULES}
+    found = {name: RULES[name].complaint(value, default=DEFAULTS[name]) for name, value in known.items()}
+    return [f"{labels[name]}: {complaint}" for name, complaint in found.items() if complaint]
+
+
+def _visibility_timeout(conf: Configuration) -> float:
+    """Read the broker's option. A wrong one is kombu's to complain about."""
+    options = conf.get("broker_transport_options", None) or {}
+    given = options.get("visibility_timeout", VISIBILITY_TIMEOUT)
+    return float(given) if rules.is_number(given, at_least=0.0) else VISIBILITY_TIMEOUT

@@ -1,0 +1,44 @@
+"""Describe the settings for the reference documentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery_reliable.settings.model import DEFAULTS, RULES
+from celery_reliable.settings.names import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as the documentation shows it. ``per_task``: also a task attribute and decorator option.
+
+    ``built`` is False for a setting that is reserved: this version accepts only its default.
+    """
+
+    name: str
+    default: Any
+    meaning: str
+    unit: str
+    expected: str
+    per_task: bool
+    built: bool
+
+
+def describe() -> list[Setting]:
+    """Return every setting, in the order of the reference page."""
+    return [
+        Setting(PREFIX + name, DEFAULTS[name], rule.meaning, rule.unit, rule.expected, rule.per_task, rule.built)
+        for name, rule in RULES.items()
+    ]
+
+
+def markdown_table() -> str:
+    """Return the reference table of all settings, as the documentation holds it."""
+    rows = [f"| `{one.name}` | `{one.default!r}` | {one.unit} | {_meaning(one)} |" for one in describe()]
+    return "\n".join(["| setting | default | unit | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _meaning(setting: Setting) -> str:
+    notes = ["Also a task option."] * setting.per_task + ["Reserved: not in this version."] * (not setting.built)
+    return " ".join([setting.meaning, *notes])

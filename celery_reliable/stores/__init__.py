@@ -1,0 +1,63 @@
+"""Choose the store by the scheme of its URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from celery_reliable.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_reliable.stores.base import Store
+
+__all__ = ["open_store"]
+
+_REDIS = ("redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster")
+_MEMORY = "memory"
+_KNOWN = (*_REDIS, _MEMORY)
+_LATER = ("sqlite", "postgresql", "django")
+
+
+def open_store(url: str, *, key_prefix: str = "cr:", **options: Any) -> Store:
+    """Return the store that ``url`` (``reliable_store_url``) names. Nothing connects before its first verb.
+
+    ``options`` go to the Redis store (``timeout``, ``wait_replicas``). ``memory://`` is a new, empty store at each call,
+    seen by this process only; it has no use for a prefix or options. Raises `ConfigurationError` for any other scheme.
+    """
+    scheme = _scheme(url)
+    if scheme == _MEMORY:
+        from celery_reliable.stores.memory import MemoryStore  # noqa: PLC0415  # a worker on Redis never needs it
+
+        return MemoryStore()
+    if scheme in _REDIS:
+        from celery_reliable.stores.redis import RedisStore  # noqa: PLC0415  # the driver is imported where it is used
+
+        return RedisStore(url, key_prefix=key_prefix, **options)
+    raise ConfigurationError(_refusal(url, scheme=scheme))
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _refusal(url: str, *, scheme: str) -> str:
+    expected = f"reliable_store_url: expected a URL that begins with one of {_listed(_KNOWN)}"
+    if scheme in _LATER:
+        return (
+            f"{expected}, found {_masked(url)}; stores on {scheme}:// come with a later release, use Redis until then"
+        )
+    if not scheme:
+        return f"{expected}, found a text without a scheme; write it as redis://HOST:PORT/DB"
+    return f"{expected}, found {_masked(url)}; correct the scheme {scheme}://"
+
+
+def _listed(schemes: tuple[str, ...]) -> str:
+    return " ".join(f"{scheme}://" for scheme in schemes)
+
+
+def _masked(url: str) -> str:
+    """Return scheme, user and host only: passwords also stand in queries."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    return f"{parts.scheme}://{user}{':***' if colon else ''}{at}{hosts}{parts.path}"

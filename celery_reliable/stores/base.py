@@ -1,0 +1,427 @@
+"""The store: what every back end must do, and the values it answers with.
+
+A verb is atomic, judged by the server's clock, and answers with a small value. Durations are in seconds. Clients never
+compare their own clock with a stored time. All verbs raise `StoreUnavailable` when the server cannot be reached
+(whether the verb took effect is then unknown; every verb may be repeated), `StoreFull` when `submit` meets the memory
+limit, and `StoreError` for everything else.
+
+The record of a key moves like this::
+
+    (none) ─submit─► waiting ─claim─► running ─complete─► done
+                        ▲                │ ├─release(retry|snooze|interrupted)─► waiting
+                        │                │ ├─bury─► dead ─submit by another id / replay─► waiting (next life)
+                        └──lease over────┘ └─revoke mark + end─► revoked
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Kind = Literal["own", "given", "derived", "slot", "declared"]
+"""Where a key comes from; it decides the life of the marker and where the record lies.
+
+``own``: a task id made for this submission. ``given``: a task id that came with the call (chains, chords, explicit
+ids). ``derived``: made from a parent's key or a scope. ``slot``: made by beat. ``declared``: the project's own key.
+"""
+
+ReleaseOutcome = Literal["retry", "snooze", "interrupted"]
+SettleState = Literal["expired", "revoked", "skipped", "sent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One idempotency key and what is needed to find its record.
+
+    ``stamp`` is the time of the first submission in microseconds (0 when unknown). Keys are hashed: a record is found
+    by its key, the key cannot be read from the record.
+    """
+
+    key: str
+    kind: Kind = "own"
+    stamp: int = 0
+    digest: bytes = field(default=b"", compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash the key once: 16 bytes."""
+        if not self.digest:
+            object.__setattr__(self, "digest", hashlib.blake2b(self.key.encode(), digest_size=16).digest())
+
+
+# --- answers of submit
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """A new life began. ``life`` goes into the message."""
+
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """The key is alive, done, or was ended under this very id.
+
+    ``task_id`` holds the key. ``publish`` says what the producer has to send: ``no`` nothing; ``same`` the message
+    under the existing id (it may be the only copy); ``own`` the message under its own id (it carries a continuation,
+    or the job is marked revoked; then ``life`` is the one that follows). ``outcome`` is the kept outcome of a done job,
+    if any. ``replaced``: the waiting job took the new arguments.
+    """
+
+    task_id: str
+    state: Literal["waiting", "running", "done", "dead", "revoked", "over"]
+    publish: Literal["no", "same", "own"]
+    life: int
+    outcome: bytes | None = None
+    replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The key belongs to a submission with another fingerprint."""
+
+    existing_id: str
+
+
+# --- answers of claim
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The right to run, under a lease.
+
+    ``fence`` is larger than any before it for this key. ``attempt`` counts verdicts + 1, ``delivery`` counts claims
+    that ended without one + 1. ``checks`` is the number of checkpoints and steps saved so far, ``saved`` their content
+    (``state`` for the checkpoint, ``step:NAME`` for steps). ``envelope`` is given when newer arguments replaced those
+    in the message (``on_conflict="replace"``).
+    """
+
+    fence: int
+    life: int
+    attempt: int
+    delivery: int
+    snoozes: int = 0
+    checks: int = 0
+    saved: Mapping[str, bytes] = field(default_factory=dict)
+    envelope: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The job is done: report ``outcome`` (b"" when none was kept)."""
+
+    task_id: str
+    outcome: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """This life of the job is a dead letter: report its failure again, do not run. ``letter`` may be gone (b"")."""
+
+    letter_id: str
+    letter: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else holds the lease, or a grace after an outage runs. Claim again after ``expires_in`` seconds."""
+
+    expires_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The job is not due. Claim again after ``due_in`` seconds."""
+
+    due_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """Claimed ``max_deliveries`` times without a verdict: this claim may only bury. ``evidence`` are JSON texts."""
+
+    fence: int
+    life: int
+    attempt: int
+    delivery: int
+    evidence: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """This message's life has ended: ack it, report it, never run it.
+
+    ``late``: no record, and the message is older than the marker's life. ``ended``: a later life exists.
+    """
+
+    state: Literal["ended", "revoked", "expired", "skipped", "withdrawn", "late"]
+
+
+# --- answers of the settling verbs
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The write was accepted.
+
+    ``revoked``: the job was marked revoked while it ran and has ended as revoked (release only). ``lost_writes``: the
+    fence was above the record's, which proves that the store lost writes in a fail-over.
+    """
+
+    revoked: bool = False
+    lost_writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Refused: the record has another fence or token, or is gone."""
+
+
+# --- dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """Raw letters, newest first, as (id, status, body). ``cursor`` is "" at the end."""
+
+    letters: Sequence[tuple[str, str, bytes]]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """The letter is marked, its key waits under the new id, the ledger has the envelope: now publish."""
+
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not replayed or discarded: ``gone``, ``replayed`` (under ``new_id``) or ``superseded`` by a later life."""
+
+    reason: Literal["gone", "replayed", "superseded"]
+    new_id: str = ""
+
+
+SubmitAnswer = New | Existing | Mismatch
+ClaimAnswer = Run | Done | Dead | Busy | NotYet | Poisoned | Mismatch | Over
+SettleAnswer = Settled | Stale
+
+
+class Store(Protocol):
+    """What the rest of celery_reliable needs from a back end. One contract suite pins all of it for every back end."""
+
+    # --- submit
+
+    def submit(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fingerprint: str = "",
+        envelope: bytes | None = None,
+        canvas: bool = False,
+        replace: bool = False,
+        ttl: float,
+    ) -> SubmitAnswer:
+        """Accept a submission; keep ``envelope`` (if given) in the ledger under ``task_id`` until its end.
+
+        For every kind but ``declared`` only the ledger entry is written, without a look at the record, and the answer
+        is ``New(1)``: their ids are unique or their claim tells a repetition.
+
+        For ``declared`` keys: no record, or a dead, expired or revoked one met by *another* task id, or a withdrawn one
+        met by any: `New`, a new life (number + 1) with a new budget that keeps checkpoint and steps of a dead life. Else `Existing` or
+        `Mismatch` (both fingerprints given and different). ``publish`` of `Existing` is: ``same`` for the same id
+        again unless it runs under a live lease or has ended; ``own`` with a ledger entry of its own if ``canvas``, or
+        if the job is marked revoked; ``same`` for another id when no ledger entry stands behind the job and it was
+        either never claimed with its publish unconfirmed, or its lease is over, or nothing was published for 10
+        minutes (doubling); else ``no``. ``replace``: while never claimed, the record takes the new fingerprint and
+        envelope under the existing id, and claim hands them out; after it the answer is a plain `Existing`.
+        ``ttl``: life of the waiting record. Raises `StoreFull` at the memory limit.
+        """
+        ...
+
+    def published(self, job: Job, *, task_id: str) -> None:
+        """Note that the broker confirmed the publish of the waiting job ``task_id``."""
+        ...
+
+    def withdraw(self, job: Job, *, task_id: str) -> bool:
+        """Take back a submission whose publish failed. True when nothing of it will run.
+
+        A never-claimed record of ``task_id`` becomes a tombstone (a new life falls back to its dead one) and the
+        ledger entry goes. False when somebody has claimed it.
+        """
+        ...
+
+    # --- claim and settle
+
+    def claim(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        life: int,
+        fingerprint: str = "",
+        token: str,
+        ttl: float,
+        max_deliveries: int,
+        record_ttl: float,
+        late_after: float = 0.0,
+        first: bool = False,
+    ) -> ClaimAnswer:
+        """Ask for the right to run. Never re-entrant: the same token is `Busy` too.
+
+        ``life`` 0 = the message carries none (sent from elsewhere). ``late_after`` > 0: a message without record and
+        without ledger entry whose ``job.stamp`` is older than this many seconds is ``Over("late")``. ``first``: the
+        caller knows no earlier delivery of this message; a hint that lets a back end try its cheapest path first and
+        changes no answer. ``record_ttl`` is the life of the record while not done.
+
+        A lease that is over is taken, with ``delivery`` + 1, unless a *grace* runs: when the pulse (see `renew`) is
+        older than half of ``ttl``, nobody's lease ends for one more ``ttl``. A lease ended by `free` is taken at once.
+        """
+        ...
+
+    def renew(self, claims: Iterable[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
+        """Extend leases, given as (job, token, ttl), in one round trip, and beat the fleet's pulse. Returns lost keys.
+
+        Call it also with nothing to renew. A pulse that arrives later than ``pulse_ttl`` / 2 after the last one begins
+        a grace of ``pulse_ttl``. A key whose record is gone, or has another token, is lost.
+        """
+        ...
+
+    def complete(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fence: int,
+        token: str,
+        outcome: bytes | None,
+        marker_ttl: float,
+        entry_ends: bool = True,
+    ) -> SettleAnswer:
+        """Write the done marker (life ``marker_ttl`` from now) with ``outcome`` (None: none is kept).
+
+        Accepted as long as no later claim was made, also when the lease is over. A fence above the record's is
+        accepted (`Settled.lost_writes`). A missing record is `Stale`. A repetition after a lost answer may be told
+        `Stale`, when the marker keeps no token: the message goes back and its next delivery finds `Done`. Checkpoint
+        and steps go. ``entry_ends``: the
+        ledger entry goes too; False when a continuation has still to be sent (then `settle` with ``sent``).
+        """
+        ...
+
+    def release(
+        self, job: Job, *, fence: int, token: str, outcome: ReleaseOutcome, delay: float, record_ttl: float
+    ) -> SettleAnswer:
+        """Give the right back; due again in ``delay`` seconds.
+
+        ``retry`` counts an attempt, ``snooze`` a snooze, ``interrupted`` nothing. A job marked revoked ends instead.
+        """
+        ...
+
+    def bury(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fence: int,
+        token: str,
+        letter_id: str,
+        letter: bytes,
+        letter_ttl: float,
+        letter_max: int,
+    ) -> SettleAnswer:
+        """Make the key dead and keep its letter, in one step. Repeating it is one letter.
+
+        The key is dead for ``letter_ttl``; checkpoint and steps are kept as long. Above ``letter_max`` letters, and
+        beyond ``letter_ttl``, the oldest go and are counted in `letter_counts`.
+        """
+        ...
+
+    def free(self, job: Job, *, token: str, evidence: bytes, keep: float) -> bool:
+        """End a lease from outside, for a child seen to die; its evidence (JSON) is handed to a later `Poisoned`."""
+        ...
+
+    def settle(self, job: Job, *, task_id: str, state: SettleState, ttl: float) -> None:
+        """End that submission's ledger entry; ``sent``: nothing else. A job waiting under that id ends as ``state``."""
+        ...
+
+    def revoke(self, job: Job, *, task_id: str, ttl: float) -> None:
+        """Revoke: a waiting job ends at once, a running one when its holder ends (it may still complete)."""
+        ...
+
+    # --- checkpoints and steps
+
+    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float) -> SettleAnswer:
+        """Keep ``body`` under ``name`` (``state`` or ``step:NAME``); a stale holder is refused.
+
+        It counts one more in `Run.checks`; a changed ``state`` sets the count of deliveries back.
+        """
+        ...
+
+    # --- dead letters
+
+    def keep_letter(self, letter_id: str, *, letter: bytes, letter_ttl: float, letter_max: int) -> None:
+        """Keep a letter that has no claim (undecodable, late, ...). Twice is once."""
+        ...
+
+    def letter(self, letter_id: str) -> tuple[str, bytes] | None:
+        """Return (status, body) of one letter; status is ``dead`` or ``replayed``."""
+        ...
+
+    def letters(self, cursor: str = "", *, limit: int = 500) -> LetterPage:
+        """Return one page of letters, newest first. Start with ""; stop when the answer's cursor is ""."""
+        ...
+
+    def letter_counts(self) -> Mapping[str, int]:
+        """Return ``kept``, and since ever ``buried``, ``replayed``, ``discarded``, ``trimmed``."""
+        ...
+
+    def replay(
+        self,
+        letter_id: str,
+        job: Job | None,
+        *,
+        task_id: str,
+        envelope: bytes,
+        body: bytes,
+        fingerprint: str,
+        ttl: float,
+    ) -> Replaying | Refused:
+        """Mark the letter replayed (its body becomes ``body``) and make its key wait for ``task_id``, in one step.
+
+        The ledger entry is written whatever the ledger setting. Refused when the letter is gone, was replayed, or its
+        key has a later life or is done. The same ``task_id`` again answers `Replaying` again, so that a replayer that
+        was cut off can go on. ``job`` None: a letter without a key.
+        """
+        ...
+
+    def discard(self, letter_id: str, job: Job | None) -> bool:
+        """Drop one letter, and its key, checkpoint and steps if the key is still dead by it. False when it was gone."""
+        ...
+
+    # --- ledger
+
+    def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
+        """Iterate over the ledger's (task id, envelope), in no order, in pages of about ``limit``."""
+        ...
+
+    # --- the server
+
+    def now(self) -> int:
+        """Return the server's time in microseconds, from a measured offset at most a minute old."""
+        ...
+
+    def inspect(self, job: Job) -> Mapping[str, str]:
+        """Return the record in words, for people: ``state life fence attempt delivery snoozes task_id ...``; {} = none."""
+        ...
+
+    def findings(self) -> list[str]:
+        """Return what is wrong with the server's configuration, one sentence each (eviction, version, persistence)."""
+        ...
+
+    def close(self) -> None:
+        """Close connections. May be called twice, and by a process that never used them."""
+        ...

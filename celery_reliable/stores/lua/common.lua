@@ -1,0 +1,129 @@
+-- Shared by every verb. A record is one short text, so that people can read it in redis-cli:
+--   st|life|fence|attempts|lost|snoozes|checks|at|token|marks|fp|id
+-- st      W waiting, R running, X dead, O over;  D and d are done markers, see `done_text`
+-- lost    claims that ended without a verdict
+-- at      R: end of the lease; W: due time; milliseconds of the server's clock.  X: highest life given out.
+--         O: stamp of the submission that was withdrawn
+-- token   R: the claim's token; X: the letter's id; O: why it is over; W: letter of the dead life before this one
+-- marks   r revoked while running, f lease freed, x may only bury, e newer arguments in the ledger, p publish confirmed,
+--         t<seconds>x<n> last publish by a producer and how many, l<life> the dead life before this one
+-- A record lies in a string of its own, or (first run of an `own` key) in a field of an hourly bucket hash. `>` in the
+-- bucket means: look into the string. Long-lived states are moved there, so a bucket holds young records only.
+local ENDED = { X = true, O = true }
+
+local function clock()
+  local t = redis.call('TIME')
+  local us = t[1] * 1000000 + t[2]
+  return us, math.floor(us / 1000)
+end
+
+local function int(n) return string.format('%.0f', n) end
+
+local function pack_id(id)
+  local hex = string.gsub(id, '-', '')
+  if #id ~= 36 or #hex ~= 32 or not string.match(hex, '^[0-9a-f]+$') then return id end
+  return (string.gsub(hex, '..', function(h) return string.char(tonumber(h, 16)) end))
+end
+
+local function unpack_id(raw)
+  if #raw ~= 16 then return raw end
+  local hex = string.gsub(raw, '.', function(c) return string.format('%02x', string.byte(c)) end)
+  return string.gsub(hex, '(%x%x%x%x%x%x%x%x)(%x%x%x%x)(%x%x%x%x)(%x%x%x%x)(%x+)', '%1-%2-%3-%4-%5')
+end
+
+local function parse(raw)
+  local st = string.sub(raw, 1, 1)
+  if st == 'D' then return { st = 'D', life = 1, fp = '', id = '', outcome = string.sub(raw, 2) } end
+  if st == 'd' then
+    local n = string.byte(raw, 11)
+    return { st = 'D', life = string.byte(raw, 2), fp = (string.gsub(string.sub(raw, 3, 10), '%z', '')),
+             id = unpack_id(string.sub(raw, 12, 11 + n)), outcome = string.sub(raw, 12 + n) }
+  end
+  local _, life, fence, attempts, lost, snoozes, checks, at, token, marks, fp, id = string.match(raw,
+    '^(.)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
+  return { st = st, life = tonumber(life) or 1, fence = tonumber(fence) or 0, attempts = tonumber(attempts) or 0,
+           lost = tonumber(lost) or 0, snoozes = tonumber(snoozes) or 0, checks = tonumber(checks) or 0,
+           at = tonumber(at) or 0, token = token, marks = marks, fp = fp, id = id }
+end
+
+local function load(key, alt, field)
+  local raw, r
+  if field ~= '' then raw = redis.call('HGET', key, field) end
+  if raw and raw ~= '>' then
+    r = parse(raw)
+    r.key, r.field = key, field
+    return r
+  end
+  raw = redis.call('GET', alt)
+  if not raw then return nil end
+  r = parse(raw)
+  r.key, r.field = alt, ''
+  return r
+end
+
+local function fresh(key, field, life)
+  return { st = 'W', life = life, fence = 0, attempts = 0, lost = 0, snoozes = 0, checks = 0, at = 0, token = '',
+           marks = '', fp = '', id = '', key = key, field = field }
+end
+
+-- Move a record out of its bucket for good.
+local function settle_down(r, alt)
+  if r.field ~= '' then redis.call('HSET', r.key, r.field, '>') end
+  r.key, r.field = alt, ''
+end
+
+local function nonzero(n) return n == 0 and '' or int(n) end
+
+local function text(r)
+  return table.concat({ r.st, int(r.life), nonzero(r.fence), nonzero(r.attempts), nonzero(r.lost), nonzero(r.snoozes),
+    nonzero(r.checks), nonzero(r.at), r.token, r.marks, r.fp, r.id }, '|')
+end
+
+local function put(r, raw, ttl)
+  if r.field == '' then
+    redis.call('SET', r.key, raw, 'PX', ttl)
+    return
+  end
+  redis.call('HSET', r.key, r.field, raw)
+  if redis.call('PEXPIRE', r.key, ttl, 'NX') == 0 then redis.call('PEXPIRE', r.key, ttl, 'GT') end
+end
+
+-- A live record in a bucket needs the bucket's own life only: renewals touch it.
+local function store(r, ttl) put(r, text(r), r.field ~= '' and math.min(ttl, 3600000) or ttl) end
+
+local function over(r, alt, state, ttl, checkpoint)
+  if r.checks > 0 then redis.call('DEL', checkpoint) end
+  settle_down(r, alt)
+  r.st, r.token, r.at, r.marks, r.checks = 'O', state, 0, '', 0
+  store(r, ttl)
+end
+
+local function marked(r, mark) return string.find(r.marks or '', mark, 1, true) end
+
+local function next_life(r) return (r.st == 'X' and math.max(r.life, r.at) or r.life) + 1 end
+
+local function holds(r, fence, token)
+  return r and r.st == 'R' and r.token == token and int(r.fence) == fence and not string.find(r.marks, 'x', 1, true)
+end
+
+-- A fence above the record's proves that the store lost writes in a fail-over: the holder is the newer one.
+local function proves_lost_writes(r, fence)
+  return r and (r.st == 'R' or r.st == 'W') and tonumber(fence) > r.fence
+end
+
+local function keep_letter(letters, order, stats, id, body, ttl, max, us)
+  if redis.call('HEXISTS', letters, id) == 1 then return end
+  redis.call('HSET', letters, id, 'd' .. body)
+  redis.call('ZADD', order, us, id)
+  redis.call('HINCRBY', stats, 'buried', 1)
+  local old = redis.call('ZRANGEBYSCORE', order, '-inf', us - ttl * 1000, 'LIMIT', 0, 100)
+  local excess = redis.call('ZCARD', order) - #old - max
+  if excess > 0 then
+    for _, member in ipairs(redis.call('ZRANGE', order, #old, #old + math.min(excess, 100) - 1)) do old[#old + 1] = member end
+  end
+  if #old > 0 then
+    redis.call('HDEL', letters, unpack(old))
+    redis.call('ZREM', order, unpack(old))
+    redis.call('HINCRBY', stats, 'trimmed', #old)
+  end
+end

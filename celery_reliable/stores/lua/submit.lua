@@ -1,0 +1,68 @@
+-- Accept a submission of a declared key.
+-- KEYS  record, string of its own, ledger
+-- ARGV  field, task id, fingerprint, envelope or '', canvas 0|1, replace 0|1, ttl ms
+-- Answer {new, life} | {existing, id, state, publish, life, outcome, replaced 0|1} | {mismatch, id}
+-- Atomic because two submitters of one key must not both begin a life.
+local field, task_id, fp, envelope = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local canvas, replace, ttl = ARGV[5] == '1', ARGV[6] == '1', ARGV[7]
+local us, ms = clock()
+local r = load(KEYS[1], KEYS[2], field)
+
+local function enter(id)
+  if envelope ~= '' then redis.call('HSET', KEYS[3], id, envelope) end
+end
+
+if not r or (ENDED[r.st] and (r.id ~= task_id or r.token == 'withdrawn')) then
+  local n = fresh(KEYS[1], field, 1)
+  n.fp, n.id = fp, task_id
+  n.marks = 't' .. int(ms / 1000) .. 'x0'
+  if r then
+    n.life, n.fence, n.checks = next_life(r), r.fence, r.checks
+    if r.st == 'X' then n.token, n.marks = r.token, n.marks .. 'l' .. int(r.life) end
+  end
+  store(n, ttl)
+  enter(task_id)
+  return { 'new', n.life }
+end
+
+local names = { W = 'waiting', R = 'running', D = 'done', X = 'dead', O = 'over' }
+local state = names[r.st]
+if state == 'over' and r.token == 'revoked' then state = 'revoked' end
+local live = r.st == 'R' and r.at > ms
+
+local function existing(publish, life, replaced)
+  return { 'existing', r.id, state, publish, life or r.life, r.outcome or '', replaced or 0 }
+end
+
+if r.id == task_id then
+  if live or r.st == 'D' or ENDED[r.st] then return existing('no') end
+  enter(task_id)
+  return existing('same')
+end
+local unclaimed = r.st == 'W' and marked(r, 't')
+if fp ~= '' and r.fp ~= '' and fp ~= r.fp and not replace then return { 'mismatch', r.id } end
+if marked(r, 'r') then
+  enter(task_id)
+  return existing('own', r.life + 1)
+end
+if replace and unclaimed then
+  r.fp = fp
+  if not marked(r, 'e') then r.marks = 'e' .. r.marks end
+  store(r, ttl)
+  redis.call('HSET', KEYS[3], r.id, envelope)
+  return existing('no', nil, 1)
+end
+if canvas then
+  enter(task_id)
+  return existing('own')
+end
+if r.st == 'D' or redis.call('HEXISTS', KEYS[3], r.id) == 1 then return existing('no') end
+local last, times = string.match(r.marks, 't(%d+)x(%d+)')
+local silent = last and ms / 1000 - last > 600 * 2 ^ times
+local confirmed = marked(r, 'p')
+if (unclaimed and not confirmed) or (r.st == 'R' and not live) or silent then
+  r.marks = string.gsub(r.marks, 't%d+x%d+', '') .. 't' .. int(ms / 1000) .. 'x' .. int((times or 0) + 1)
+  store(r, ttl)
+  return existing('same')
+end
+return existing('no')

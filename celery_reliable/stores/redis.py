@@ -1,0 +1,502 @@
+"""Keep the records in Redis or Valkey: one Lua script a verb, on the server's clock.
+
+Needs Redis 7 or Valkey 7.2: scripts that finish work carry ``allow-oom``, so that they go on at the memory limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from celery_reliable.errors import StoreError
+from celery_reliable.stores import base
+from celery_reliable.stores.base import Job
+from celery_reliable.stores.redis_keys import Keys, Place
+from celery_reliable.stores.redis_link import Link, link_for
+
+_VERBS = [
+    "submit",
+    "claim",
+    "complete",
+    "release",
+    "bury",
+    "renew",
+    "free",
+    "save",
+    "withdraw",
+    "published",
+    "settle",
+    "revoke",
+    "keep_letter",
+    "replay",
+    "discard",
+]
+_FIRST_LIFE = "R|1|%d|||||%d|%s|||"
+_LIVE_TTL = 7 * 24 * 3600.0
+_OFFSET_AGE = 60.0  # seconds: how long a measured offset between our monotonic clock and the server's serves
+
+
+def _ms(seconds: float) -> int:
+    return max(int(seconds * 1000), 1)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
+
+
+def load_scripts() -> dict[str, bytes]:
+    """Return every verb's Lua, the shared part put in below its first line (the flags must stay on top)."""
+    folder = resources.files("celery_reliable.stores").joinpath("lua")
+    common = folder.joinpath("common.lua").read_text()
+    scripts = {}
+    for verb in _VERBS:
+        text = folder.joinpath(f"{verb}.lua").read_text()
+        flags, rest = text.split("\n", 1) if text.startswith("#!") else ("#!lua", text)
+        scripts[verb] = f"{flags}\n{common}\n{rest}".encode()
+    return scripts
+
+
+class RedisStore:
+    """The store on one Redis or Valkey, behind Sentinel, or on a Cluster."""
+
+    def __init__(self, url: str, *, key_prefix: str = "cr:", timeout: float = 5.0, wait_replicas: int = 0) -> None:
+        """Take the URL; nothing connects before the first verb. ``timeout`` (seconds) bounds each round trip."""
+        self._link: Link = link_for(url, scripts=load_scripts(), timeout=timeout)
+        self._keys = Keys(prefix=key_prefix, shards=self._link.shards)
+        self._wait_replicas = wait_replicas
+        self._timeout = timeout
+        self._offset = 0
+        self._offset_from = float("-inf")
+
+    # --- submit
+
+    def submit(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fingerprint: str = "",
+        envelope: bytes | None = None,
+        canvas: bool = False,
+        replace: bool = False,
+        ttl: float,
+    ) -> base.SubmitAnswer:
+        """See `Store.submit`: one plain HSET for ids of their own, a script for declared keys."""
+        place = self._keys.place(job)
+        if job.kind != "declared":
+            if envelope is not None:
+                self._link.command("HSET", place.ledger, task_id, envelope, key=place.ledger)
+                self._wait(place)
+            return base.New(1)
+        answer = self._link.script(
+            "submit",
+            (place.record, place.alone, place.ledger),
+            (place.field, task_id, fingerprint, envelope or b"", int(canvas), int(replace), _ms(ttl)),
+        )
+        self._wait(place)
+        return _submit_answer(answer)
+
+    def published(self, job: Job, *, task_id: str) -> None:
+        """See `Store.published`."""
+        place = self._keys.place(job)
+        self._link.script("published", (place.record, place.alone), (place.field, task_id))
+
+    def withdraw(self, job: Job, *, task_id: str) -> bool:
+        """See `Store.withdraw`."""
+        place = self._keys.place(job)
+        keys = (place.record, place.alone, place.ledger, self._keys.letters(place.shard))
+        day = 24 * 3600
+        values = (place.field, task_id, _ms(day), _kept_id(job, task_id), job.stamp)
+        return bool(self._link.script("withdraw", keys, values))
+
+    # --- claim and settle
+
+    def claim(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        life: int,
+        fingerprint: str = "",
+        token: str,
+        ttl: float,
+        max_deliveries: int,
+        record_ttl: float,
+        late_after: float = 0.0,
+        first: bool = False,
+    ) -> base.ClaimAnswer:
+        """See `Store.claim`: one HSETNX for the first delivery of an own id, a script for all else."""
+        place = self._keys.place(job)
+        if first and place.field and life <= 1 and max_deliveries > 0:
+            fence = self.now()
+            if not late_after or fence - job.stamp < late_after * 500_000:
+                record = _FIRST_LIFE % (fence, fence // 1000 + _ms(ttl), _flat(token))
+                if self._link.try_command("HSETNX", place.record, place.field, record, key=place.record) == 1:
+                    return base.Run(fence=fence, life=1, attempt=1, delivery=1)
+        keys = self._keys
+        answer = self._link.script(
+            "claim",
+            (
+                place.record,
+                place.alone,
+                place.ledger,
+                keys.pulse(place.shard),
+                keys.checkpoint(job, place.shard),
+                keys.letters(place.shard),
+                keys.outcome(job, place.shard),
+                keys.evidence(job, place.shard),
+            ),
+            (
+                place.field,
+                task_id,
+                life,
+                fingerprint,
+                _flat(token),
+                _ms(ttl),
+                max_deliveries,
+                _ms(record_ttl),
+                int(late_after * 1000),
+                job.stamp,
+                _kept_id(job, task_id),
+            ),
+        )
+        return _CLAIM_ANSWERS[answer[0]](answer)
+
+    def renew(self, claims: Iterable[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
+        """See `Store.renew`: one round trip; on a Cluster one for each shard, since each keeps a pulse of its own."""
+        by_shard: dict[int, list[tuple[Job, str, float]]] = {shard: [] for shard in range(self._link.shards)}
+        for claim in claims:
+            by_shard[self._keys.shard(claim[0])].append(claim)
+        lost: list[str] = []
+        for shard, held in by_shard.items():
+            lost += self._renew_shard(shard, held, pulse_ttl=pulse_ttl)
+        return lost
+
+    def _renew_shard(self, shard: int, held: Sequence[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
+        names: list[Any] = [self._keys.pulse(shard)]
+        values: list[Any] = [_ms(pulse_ttl)]
+        for job, token, ttl in held:
+            place = self._keys.place(job)
+            names += (place.record, place.alone)
+            values += (place.field, _flat(token), _ms(ttl), _ms(max(_LIVE_TTL, 2 * ttl)))
+        return [held[position - 1][0].key for position in self._link.script("renew", names, values)]
+
+    def complete(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fence: int,
+        token: str,
+        outcome: bytes | None,
+        marker_ttl: float,
+        entry_ends: bool = True,
+    ) -> base.SettleAnswer:
+        """See `Store.complete`."""
+        place, keys = self._keys.place(job), self._keys
+        answer = self._link.script(
+            "complete",
+            (
+                place.record,
+                place.alone,
+                place.ledger,
+                keys.outcome(job, place.shard),
+                keys.checkpoint(job, place.shard),
+                keys.evidence(job, place.shard),
+            ),
+            (
+                place.field,
+                fence,
+                _flat(token),
+                _ms(marker_ttl),
+                b"" if outcome is None else b"=" + outcome,
+                task_id if entry_ends else b"",
+            ),
+        )
+        self._wait(place)
+        return _SETTLE_ANSWERS[answer]
+
+    def release(
+        self, job: Job, *, fence: int, token: str, outcome: base.ReleaseOutcome, delay: float, record_ttl: float
+    ) -> base.SettleAnswer:
+        """See `Store.release`."""
+        place = self._keys.place(job)
+        keys = (place.record, place.alone, place.ledger, self._keys.checkpoint(job, place.shard))
+        values = (place.field, fence, _flat(token), outcome, int(delay * 1000), _ms(record_ttl))
+        return _SETTLE_ANSWERS[self._link.script("release", keys, values)]
+
+    def bury(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fence: int,
+        token: str,
+        letter_id: str,
+        letter: bytes,
+        letter_ttl: float,
+        letter_max: int,
+    ) -> base.SettleAnswer:
+        """See `Store.bury`."""
+        place, keys = self._keys.place(job), self._keys
+        answer = self._link.script(
+            "bury",
+            (
+                place.record,
+                place.alone,
+                place.ledger,
+                *keys.letter_keys(place.shard),
+                keys.checkpoint(job, place.shard),
+                keys.evidence(job, place.shard),
+            ),
+            (place.field, fence, _flat(token), task_id, letter_id, letter, _ms(letter_ttl), letter_max),
+        )
+        return _SETTLE_ANSWERS[answer]
+
+    def free(self, job: Job, *, token: str, evidence: bytes, keep: float) -> bool:
+        """See `Store.free`."""
+        place = self._keys.place(job)
+        keys = (place.record, place.alone, self._keys.evidence(job, place.shard))
+        return bool(self._link.script("free", keys, (place.field, _flat(token), evidence, _ms(keep))))
+
+    def settle(self, job: Job, *, task_id: str, state: base.SettleState, ttl: float) -> None:
+        """See `Store.settle`: one plain HDEL when only the ledger entry ends."""
+        place = self._keys.place(job)
+        if state == "sent":
+            self._link.command("HDEL", place.ledger, task_id, key=place.ledger)
+            return
+        values = (place.field, task_id, state, _ms(ttl), _kept_id(job, task_id))
+        keys = (place.record, place.alone, place.ledger, self._keys.checkpoint(job, place.shard))
+        self._link.script("settle", keys, values)
+
+    def revoke(self, job: Job, *, task_id: str, ttl: float) -> None:
+        """See `Store.revoke`."""
+        place = self._keys.place(job)
+        values = (place.field, task_id, _ms(ttl), _kept_id(job, task_id))
+        keys = (place.record, place.alone, place.ledger, self._keys.checkpoint(job, place.shard))
+        self._link.script("revoke", keys, values)
+
+    # --- checkpoints and steps
+
+    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float) -> base.SettleAnswer:
+        """See `Store.save`."""
+        place = self._keys.place(job)
+        keys = (place.record, place.alone, self._keys.checkpoint(job, place.shard))
+        return _SETTLE_ANSWERS[
+            self._link.script("save", keys, (place.field, fence, _flat(token), name, body, _ms(ttl)))
+        ]
+
+    # --- dead letters
+
+    def keep_letter(self, letter_id: str, *, letter: bytes, letter_ttl: float, letter_max: int) -> None:
+        """See `Store.keep_letter`."""
+        shard = self._keys.shard(Job(letter_id))
+        values = (letter_id, letter, _ms(letter_ttl), letter_max)
+        self._link.script("keep_letter", self._keys.letter_keys(shard), values)
+
+    def letter(self, letter_id: str) -> tuple[str, bytes] | None:
+        """See `Store.letter`; on a Cluster every shard is asked."""
+        for shard in range(self._link.shards):
+            name = self._keys.letters(shard)
+            raw = self._link.command("HGET", name, letter_id, key=name)
+            if raw is not None:
+                return _letter(raw)
+        return None
+
+    def letters(self, cursor: str = "", *, limit: int = 500) -> base.LetterPage:
+        """See `Store.letters`; the cursor is the time of burial, so pages stay whole while letters come and go."""
+        upper = f"({cursor}" if cursor else "+inf"
+        found: list[tuple[int, int, str]] = []
+        for shard in range(self._link.shards):
+            order = self._keys.letter_order(shard)
+            args = ("ZREVRANGEBYSCORE", order, upper, "-inf", "WITHSCORES", "LIMIT", 0, limit)
+            found += [(score, shard, letter_id) for letter_id, score in _scored(self._link.command(*args, key=order))]
+        found = sorted(found, reverse=True)[:limit]
+        letters = [(letter_id, *raw) for _, shard, letter_id in found if (raw := self._letter_in(shard, letter_id))]
+        return base.LetterPage(letters, str(found[-1][0]) if len(found) == limit else "")
+
+    def _letter_in(self, shard: int, letter_id: str) -> tuple[str, bytes] | None:
+        name = self._keys.letters(shard)
+        raw = self._link.command("HGET", name, letter_id, key=name)
+        return None if raw is None else _letter(raw)
+
+    def letter_counts(self) -> Mapping[str, int]:
+        """See `Store.letter_counts`."""
+        counts = dict.fromkeys(("kept", "buried", "replayed", "discarded", "trimmed"), 0)
+        for shard in range(self._link.shards):
+            letters, _, stats = self._keys.letter_keys(shard)
+            counts["kept"] += self._link.command("HLEN", letters, key=letters)
+            for name, value in _pairs(self._link.command("HGETALL", stats, key=stats)):
+                counts[_text(name)] += int(value)
+        return counts
+
+    def replay(
+        self,
+        letter_id: str,
+        job: Job | None,
+        *,
+        task_id: str,
+        envelope: bytes,
+        body: bytes,
+        fingerprint: str,
+        ttl: float,
+    ) -> base.Replaying | base.Refused:
+        """See `Store.replay`."""
+        place = self._keys.place(job or Job(letter_id))
+        keys = (self._keys.letters(place.shard), self._keys.letter_stats(place.shard), place.ledger)
+        own = (place.record, place.alone) if job else ()
+        values = (place.field if job else "", letter_id, task_id, envelope, body, fingerprint, _ms(ttl))
+        answer = self._link.script("replay", (*keys, *own), values)
+        if answer[0] == b"replaying":
+            return base.Replaying(int(answer[1]))
+        return base.Refused(_text(answer[1]), _text(answer[2]))  # type: ignore[arg-type]  # the script's closed set
+
+    def discard(self, letter_id: str, job: Job | None) -> bool:
+        """See `Store.discard`."""
+        place = self._keys.place(job or Job(letter_id))
+        own = (place.record, place.alone, self._keys.checkpoint(job, place.shard)) if job else ()
+        values = (letter_id, place.field if job else "", _ms(24 * 3600))
+        return bool(self._link.script("discard", (*self._keys.letter_keys(place.shard), *own), values))
+
+    # --- ledger
+
+    def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
+        """See `Store.ledger`."""
+        for shard in range(self._link.shards):
+            name = self._keys.ledger(shard)
+            cursor = b"0"
+            while True:
+                cursor, flat = self._link.command("HSCAN", name, cursor, "COUNT", limit, key=name)
+                yield from ((_text(task_id), envelope) for task_id, envelope in _pairs(flat))
+                if cursor == b"0":
+                    break
+
+    # --- the server
+
+    def now(self) -> int:
+        """See `Store.now`: our monotonic clock plus an offset, so that a jump of the wall clock changes nothing."""
+        monotonic = time.monotonic()
+        if monotonic - self._offset_from > _OFFSET_AGE:
+            seconds, micros = self._link.command("TIME", key=self._keys.pulse(0))
+            monotonic = time.monotonic()
+            self._offset = int(seconds) * 1_000_000 + int(micros) - int(monotonic * 1_000_000)
+            self._offset_from = monotonic
+        return int(monotonic * 1_000_000) + self._offset
+
+    def inspect(self, job: Job) -> Mapping[str, str]:
+        """See `Store.inspect`."""
+        place = self._keys.place(job)
+        raw = self._link.command("HGET", place.record, place.field, key=place.record) if place.field else None
+        if raw in (None, b">"):
+            raw = self._link.command("GET", place.alone, key=place.alone)
+        return {} if raw is None else _in_words(raw)
+
+    def findings(self) -> list[str]:
+        """See `Store.findings`."""
+        return self._link.findings()
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._link.close()
+
+    def _wait(self, place: Place) -> None:
+        if self._wait_replicas:
+            self._link.wait(self._wait_replicas, timeout=self._timeout, key=place.alone)
+
+
+def _kept_id(job: Job, task_id: str) -> str:
+    return task_id if job.kind == "declared" else ""
+
+
+def _flat(token: str) -> str:
+    """Keep the record's separator out of a token, which is only ever compared."""
+    return token.replace("%", "%25").replace("|", "%7C") if "|" in token or "%" in token else token
+
+
+def _letter(raw: bytes) -> tuple[str, bytes]:
+    if raw[:1] == b"d":
+        return "dead", raw[1:]
+    return "replayed", raw.split(b"\n", 1)[1]
+
+
+def _pairs(flat: Any) -> Iterable[tuple[bytes, bytes]]:
+    if isinstance(flat, dict):
+        return flat.items()
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _scored(reply: Any) -> Iterator[tuple[str, int]]:
+    items = reply if reply and isinstance(reply[0], list | tuple) else list(_pairs(reply))
+    return ((_text(member), int(float(score))) for member, score in items)
+
+
+def _submit_answer(answer: Sequence[Any]) -> base.SubmitAnswer:
+    if answer[0] == b"new":
+        return base.New(answer[1])
+    if answer[0] == b"mismatch":
+        return base.Mismatch(_text(answer[1]))
+    _, task_id, state, publish, life, outcome, replaced = answer
+    kept = outcome[1:] if outcome[:1] == b"=" else None
+    return base.Existing(_text(task_id), _text(state), _text(publish), life, kept, bool(replaced))  # type: ignore[arg-type]  # closed sets
+
+
+def _run(answer: Sequence[Any]) -> base.Run:
+    _, fence, life, attempt, delivery, snoozes, checks, envelope, *saved = answer
+    names = {_text(name): body for name, body in _pairs(saved)}
+    return base.Run(int(fence), life, attempt, delivery, snoozes, checks, names, envelope or None)
+
+
+_CLAIM_ANSWERS: Mapping[bytes, Callable[[Sequence[Any]], base.ClaimAnswer]] = {
+    b"run": _run,
+    b"done": lambda answer: base.Done(_text(answer[1]), answer[2]),
+    b"dead": lambda answer: base.Dead(_text(answer[1]), answer[2][1:]),
+    b"busy": lambda answer: base.Busy(int(answer[1]) / 1000),
+    b"notyet": lambda answer: base.NotYet(int(answer[1]) / 1000),
+    b"poisoned": lambda answer: base.Poisoned(int(answer[1]), answer[2], answer[3], answer[4], tuple(answer[5:])),
+    b"mismatch": lambda answer: base.Mismatch(_text(answer[1])),
+    b"over": lambda answer: base.Over(_text(answer[1])),  # type: ignore[arg-type]  # the script's closed set
+}
+
+_SETTLE_ANSWERS: Mapping[bytes, base.SettleAnswer] = {
+    b"ok": base.Settled(),
+    b"revoked": base.Settled(revoked=True),
+    b"lost_writes": base.Settled(lost_writes=True),
+    b"stale": base.Stale(),
+}
+
+_STATES = {"W": "waiting", "R": "running", "X": "dead", "O": "over", "D": "done", "d": "done"}
+_FIELDS = (
+    "life",
+    "fence",
+    "attempts",
+    "lost",
+    "snoozes",
+    "checks",
+    "at_ms",
+    "token",
+    "marks",
+    "fingerprint",
+    "task_id",
+)
+_COUNTS = ("attempts", "lost", "snoozes", "checks")
+
+
+def _in_words(raw: bytes) -> dict[str, str]:
+    state = _STATES.get(chr(raw[0]))
+    if state is None:
+        msg = f"record not understood: {raw[:40]!r}; it was written by another version"
+        raise StoreError(msg)
+    if state == "done":
+        return {"state": state}
+    words = dict(zip(_FIELDS, raw.decode(errors="replace").split("|", 11)[1:], strict=True))
+    words |= {name: words[name] or "0" for name in _COUNTS}
+    words["attempt"] = str(int(words.pop("attempts")) + 1)
+    words["delivery"] = str(int(words.pop("lost")) + 1)
+    token = words.pop("token")
+    if state in ("over", "dead"):
+        words["reason" if state == "over" else "letter_id"] = token
+    if words.get("reason") == "revoked":
+        state = "revoked"
+    return {"state": state, **{name: value for name, value in words.items() if value}}

@@ -1,0 +1,362 @@
+"""Talk to Redis in as few microseconds as redis-py allows, and in its own words about what went wrong.
+
+A verb takes an idle connection, sends, reads and puts it back: no pool lock, no retry wrapper, no decoding. That is
+about half of what ``Redis.evalsha`` costs. Clusters go through `redis.cluster.RedisCluster`, which follows redirects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from celery_reliable.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
+
+CLUSTER_SHARDS = 64
+_T = TypeVar("_T")
+_IDLE = 64  # connections kept open at most; one is enough for each thread or greenlet that runs at a time
+
+
+class Link(Protocol):
+    """How the store reaches its server or servers."""
+
+    shards: int
+
+    def command(self, *args: Any, key: str) -> Any:
+        """Send one command about ``key``; replies are bytes and ints."""
+        ...
+
+    def try_command(self, *args: Any, key: str) -> Any:
+        """Send one command; None when the server is at its memory limit."""
+        ...
+
+    def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        """Run one verb's script."""
+        ...
+
+    def wait(self, replicas: int, *, timeout: float, key: str) -> None:
+        """Wait until ``replicas`` have the writes of this connection, or raise `StoreUnavailable`."""
+        ...
+
+    def findings(self) -> list[str]:
+        """Return what is wrong with the server's configuration."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+def link_for(url: str, *, scripts: Mapping[str, bytes], timeout: float) -> Link:
+    """Choose the link by the URL's scheme: ``redis rediss unix``, ``sentinel``, ``redis+cluster rediss+cluster``."""
+    scheme = url.split("://", 1)[0]
+    if scheme in ("redis+cluster", "rediss+cluster"):
+        return ClusterLink(url.replace("+cluster", "", 1), scripts=scripts, timeout=timeout)
+    if scheme == "sentinel":
+        return SingleLink(lambda: _sentinel_pool(url, timeout=timeout), scripts=scripts)
+    return SingleLink(lambda: _pool(url, timeout=timeout), scripts=scripts)
+
+
+class SingleLink:
+    """One server (or the master that Sentinel names), over connections kept idle between calls.
+
+    Survives a fork: the child opens its own connections. Each link is safe for threads and greenlets, since an idle
+    connection is taken out for the time of a call.
+    """
+
+    shards = 1
+
+    def __init__(self, make_pool: Callable[[], Any], *, scripts: Mapping[str, bytes]) -> None:
+        """Take a function that makes redis-py's pool, called at the first use in each process."""
+        self._make_pool = make_pool
+        self._scripts = scripts
+        self._shas = {verb: hashlib.sha1(body, usedforsecurity=False).hexdigest() for verb, body in scripts.items()}
+        self._pool: Any = None
+        self._idle: deque[Any] = deque(maxlen=_IDLE)
+        self._pid = 0
+
+    def command(self, *args: Any, key: str) -> Any:
+        """See `Link.command`."""
+        return _translated(self._call, args)
+
+    def try_command(self, *args: Any, key: str) -> Any:
+        """See `Link.try_command`."""
+        try:
+            return _translated(self._call, args)
+        except StoreFull:
+            return None
+
+    def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        """See `Link.script`: EVALSHA, and EVAL once after the server forgot the script."""
+        return _translated(self._evaluate, verb, (len(keys), *keys, *args))
+
+    def _evaluate(self, verb: str, rest: tuple[Any, ...]) -> Any:
+        from redis.exceptions import NoScriptError  # noqa: PLC0415  # the driver is imported where it is used
+
+        try:
+            return self._call(("EVALSHA", self._shas[verb], *rest))
+        except NoScriptError:
+            return self._call(("EVAL", self._scripts[verb], *rest))
+
+    def _call(self, args: Sequence[Any]) -> Any:
+        """Call once; a kept connection that the server has closed meanwhile is replaced by a new one, once."""
+        from redis.exceptions import ConnectionError as Lost  # noqa: PLC0415
+        from redis.exceptions import TimeoutError as TimedOut  # noqa: PLC0415
+
+        connection = self._take()
+        try:
+            return self._exchange(connection, args)
+        except TimedOut:
+            raise
+        except Lost:
+            self._idle.clear()
+            return self._exchange(self._pool.make_connection(), args)
+
+    def _exchange(self, connection: Any, args: Sequence[Any]) -> Any:
+        from redis.exceptions import ResponseError  # noqa: PLC0415
+
+        try:
+            connection.send_command(*args)
+            reply = connection.read_response(disable_decoding=True)
+        except ResponseError as exc:
+            if _may_follow_a_failover(exc):
+                connection.disconnect()
+            else:
+                self._idle.append(connection)
+            raise
+        except BaseException:
+            connection.disconnect()  # an interrupted exchange leaves a reply behind
+            raise
+        self._idle.append(connection)
+        return reply
+
+    def _take(self) -> Any:
+        if self._pid != os.getpid():
+            self._idle = deque(maxlen=_IDLE)
+            self._pool, self._pid = self._make_pool(), os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._pool.make_connection()
+
+    def wait(self, replicas: int, *, timeout: float, key: str) -> None:
+        """See `Link.wait`: the connection used last is on top of the idle ones."""
+        _need(self.command("WAIT", replicas, int(timeout * 1000), key=key), replicas)
+
+    def findings(self) -> list[str]:
+        """See `Link.findings`."""
+        return _findings(lambda *args: self.command(*args, key=""))
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        while self._idle:
+            connection = self._idle.pop()
+            if self._pid == os.getpid():
+                connection.disconnect()
+
+
+class ClusterLink:
+    """A Redis Cluster: 64 shards, each a hash tag, spread over its nodes."""
+
+    shards = CLUSTER_SHARDS
+
+    def __init__(self, url: str, *, scripts: Mapping[str, bytes], timeout: float) -> None:
+        """Take the URL of any node; nothing connects before the first use."""
+        self._url, self._scripts, self._timeout = url, scripts, timeout
+        self._shas = {verb: hashlib.sha1(body, usedforsecurity=False).hexdigest() for verb, body in scripts.items()}
+        self._made: Any = None
+        self._pid = 0
+
+    @property
+    def _client(self) -> Any:
+        if self._pid != os.getpid():
+            from redis.cluster import RedisCluster  # noqa: PLC0415  # the driver is imported where it is used
+
+            options = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout, "protocol": 2}
+            self._made, self._pid = RedisCluster.from_url(self._url, **options), os.getpid()
+        return self._made
+
+    def command(self, *args: Any, key: str) -> Any:
+        """See `Link.command`. Sent to the node that holds ``key``, raw, so that replies look as they do elsewhere."""
+        return _translated(self._call, args, key)
+
+    def try_command(self, *args: Any, key: str) -> Any:
+        """See `Link.try_command`."""
+        try:
+            return self.command(*args, key=key)
+        except StoreFull:
+            return None
+
+    def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        """See `Link.script`."""
+        return _translated(self._evaluate, verb, (len(keys), *keys, *args), str(keys[0]))
+
+    def _evaluate(self, verb: str, rest: tuple[Any, ...], key: str) -> Any:
+        from redis.exceptions import NoScriptError  # noqa: PLC0415
+
+        try:
+            return self._call(("EVALSHA", self._shas[verb], *rest), key)
+        except NoScriptError:
+            return self._call(("EVAL", self._scripts[verb], *rest), key)
+
+    def _call(self, args: Sequence[Any], key: str) -> Any:
+        options = {"NEVER_DECODE": True}
+        if args[0] in ("TIME", "INFO", "CONFIG", "WAIT"):
+            node = self._client.get_node_from_key(key) or self._client.get_default_node()
+            return self._client.execute_command(*args, target_nodes=node, **options)
+        return self._client.execute_command(*args, **options)
+
+    def wait(self, replicas: int, *, timeout: float, key: str) -> None:
+        """See `Link.wait`. Of a Cluster's node any connection is asked: more than what is needed, never less."""
+        _need(self.command("WAIT", replicas, int(timeout * 1000), key=key), replicas)
+
+    def findings(self) -> list[str]:
+        """See `Link.findings`, of every primary."""
+        found: list[str] = []
+        for node in _translated(self._client.get_primaries):
+            found += _findings(partial(_translated, partial(self._client.execute_command, target_nodes=node)))
+        return sorted(set(found))
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        if self._made is not None and self._pid == os.getpid():
+            self._made.close()
+        self._made, self._pid = None, 0
+
+
+def _options(timeout: float) -> dict[str, Any]:
+    return {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2, "decode_responses": False}
+
+
+def _pool(url: str, *, timeout: float) -> Any:
+    from redis import ConnectionPool  # noqa: PLC0415  # the driver is imported where it is used
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+    from redis.retry import Retry  # noqa: PLC0415
+
+    return ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), **_options(timeout))
+
+
+def _sentinel_pool(url: str, *, timeout: float) -> Any:
+    """Read ``sentinel://[user:password@]host:port,host:port/master_name[/db][?ssl=true&sentinel_password=...]``."""
+    from redis import sentinel as driver  # noqa: PLC0415
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+    from redis.retry import Retry  # noqa: PLC0415
+
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    service, _, database = parts.path.strip("/").partition("/")
+    query = dict(parse_qsl(parts.query))
+    addresses = [(host, int(port or 26379)) for host, _, port in (item.partition(":") for item in hosts.split(","))]
+    if not service or not hosts:
+        msg = (
+            "reliable_store_url: expected sentinel://host:port,host:port/master_name, found no "
+            f"{'hosts' if service else 'master name'}; name the master that the sentinels watch"
+        )
+        raise ConfigurationError(msg)
+    options = _options(timeout)
+    secret = query.get("sentinel_password")
+    make_sentinel: Any = driver.Sentinel  # its constructor is not typed
+    make_pool: Any = driver.SentinelConnectionPool
+    sentinels = make_sentinel(addresses, sentinel_kwargs={**options, **({"password": secret} if secret else {})})
+    if password:
+        options |= {"password": unquote(password), **({"username": unquote(user)} if user else {})}
+    ssl = query.get("ssl", "").lower() in ("1", "true", "yes")
+    retry = Retry(NoBackoff(), 0)
+    return make_pool(service, sentinels, ssl=ssl, db=int(database or 0), retry=retry, **options)
+
+
+def masked(url: str) -> str:
+    """Return the URL without its password, for messages."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    query = urlencode([(k, "***" if "password" in k else v) for k, v in parse_qsl(parts.query)], safe="*")
+    return urlunsplit(parts._replace(netloc=f"{user}{':***' if colon else ''}{at}{hosts}", query=query))
+
+
+def _translated(call: Callable[..., _T], *args: Any) -> _T:
+    """Call, and say driver errors in our words: away, full, or refused."""
+    from redis import exceptions as driver  # noqa: PLC0415  # the driver is imported where it is used
+
+    try:
+        return call(*args)
+    except driver.AuthenticationError as exc:
+        raise StoreError(_said(exc, "check user and password in reliable_store_url")) from exc
+    except (driver.ConnectionError, driver.TimeoutError, driver.ClusterDownError, driver.TryAgainError) as exc:
+        raise StoreUnavailable(_said(exc, "the call is tried again")) from exc
+    except driver.RedisClusterException as exc:
+        raise StoreUnavailable(_said(exc, "the call is tried again")) from exc
+    except driver.ResponseError as exc:
+        raise _refused(exc) from exc
+    except OSError as exc:
+        raise StoreUnavailable(_said(exc, "the call is tried again")) from exc
+
+
+_AWAY = ("LOADING", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "BUSY")
+
+
+def _may_follow_a_failover(exc: Exception) -> bool:
+    return type(exc).__name__ in ("ReadOnlyError", "MasterDownError") or str(exc).startswith(_AWAY)
+
+
+def _refused(exc: Exception) -> StoreError:
+    text = str(exc)
+    if type(exc).__name__ == "OutOfMemoryError" or "OOM" in text or "maxmemory" in text:
+        return StoreFull(_said(exc, "raise maxmemory or drain the backlog; finishing tasks goes on meanwhile"))
+    if _may_follow_a_failover(exc):
+        return StoreUnavailable(_said(exc, "the call is tried again"))
+    return StoreError(_said(exc, "Redis 7 or Valkey 7.2 is needed; see the server's log"))
+
+
+def _said(exc: Exception, remedy: str) -> str:
+    return f"store (reliable_store_url): {type(exc).__name__}: {str(exc)[:300]}; {remedy}"
+
+
+def _need(have: Any, replicas: int) -> None:
+    if int(have) < replicas:
+        msg = f"reliable_wait_replicas: expected {replicas} replicas to confirm, found {have}; is one down?"
+        raise StoreUnavailable(msg)
+
+
+def _findings(ask: Callable[..., Any]) -> list[str]:
+    found = []
+    policy = _config(ask, "maxmemory-policy")
+    if policy not in ("", "noeviction"):
+        found.append(
+            f"maxmemory-policy is {policy}: Redis may evict done markers and run jobs twice; set it to noeviction"
+        )
+    version = _info(ask, "server").get("redis_version", "0")
+    if int(version.split(".")[0]) < 7:  # noqa: PLR2004  # the version is its own name
+        found.append(f"the server is Redis {version}; Redis 7 or Valkey 7.2 is needed")
+    if _config(ask, "appendonly") == "no":
+        found.append("appendonly is no: a crash of Redis forgets every job since its last snapshot; set it to yes")
+    return found
+
+
+def _config(ask: Callable[..., Any], name: str) -> str:
+    """Return one configuration value, "" where the server does not tell (managed services refuse CONFIG)."""
+    try:
+        reply = ask("CONFIG", "GET", name)
+    except StoreError as exc:
+        if isinstance(exc, StoreUnavailable):
+            raise
+        return ""
+    values = list(reply.values()) if isinstance(reply, dict) else list(reply)[1:]
+    return _plain(values[0]) if values else ""
+
+
+def _info(ask: Callable[..., Any], section: str) -> dict[str, str]:
+    reply = ask("INFO", section)
+    if isinstance(reply, dict):
+        return {str(name): str(value) for name, value in reply.items()}
+    lines = (line.split(":", 1) for line in _plain(reply).splitlines() if ":" in line)
+    return {name: value.strip() for name, value in lines}
+
+
+def _plain(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,265 @@
+"""Submit a call: say which job it is, have the store accept it, publish it, or take it back."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+from kombu import serialization
+from kombu.utils import json as kombu_json
+
+from celery_reliable import internals, keys
+from celery_reliable.errors import DuplicateTask, PayloadMismatch, QueueFull, StoreError, StoreFull, StoreUnavailable
+from celery_reliable.keys import HEADER, Identity
+from celery_reliable.payloads import Envelope
+from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from celery.result import AsyncResult
+
+    from celery_reliable.task import ReliableTask
+
+DAY = 86_400.0
+LIVE_RECORD_TTL = 7 * DAY
+"""Life of a record that is not done, from its last change; renewals and releases begin it anew."""
+
+_CANVAS = ("link", "link_error", "chain", "chord", "group_id")
+_NOT_KEPT = ("producer", "connection", "publisher", "result_cls", "task_type", "add_to_parent", "retry", "retry_policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a task as it came to ``apply_async``; ``options`` are those under which it is sent."""
+
+    task: ReliableTask
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    task_id: str | None
+    declared: str | None
+    options: dict[str, Any]
+
+    @property
+    def has_canvas(self) -> bool:
+        """Whether something is chained to this call."""
+        return any(self.options.get(name) for name in _CANVAS)
+
+
+def submit(call: Call) -> AsyncResult[Any]:
+    """Submit a call and return its result handle.
+
+    When this returns, the job is accepted and published, or the handle is that of the job which already has the key.
+    Raises `DuplicateTask`, `PayloadMismatch`, `QueueFull`, `StoreUnavailable`, and what publishing raises; then the
+    task will not run (or the message says that it may).
+    """
+    runtime = runtime_of(call.task.app)
+    identity = identify(call, runtime=runtime)
+    if identity.job.kind != "declared" and not runtime.ledger:
+        return _publish(call, replace(identity, life=1), runtime=runtime)
+    try:
+        answer = runtime.store.submit(
+            identity.job,
+            task_id=identity.task_id,
+            fingerprint=identity.fingerprint,
+            envelope=_envelope_bytes(call, identity, runtime=runtime),
+            canvas=call.has_canvas,
+            replace=call.task.reliable_settings.on_conflict == "replace",
+            ttl=LIVE_RECORD_TTL,
+        )
+    except StoreFull as exc:
+        msg = f"{call.task.name}: the store is at its memory limit, nothing was submitted; {exc}"
+        raise QueueFull(msg) from exc
+    match answer:
+        case New(life):
+            runtime.events.emit("submitted", **_facts(call, identity))
+            return _publish(call, replace(identity, life=life), runtime=runtime)
+        case Existing():
+            return _join(call, identity, answer, runtime=runtime)
+        case Mismatch(existing_id):
+            msg = (
+                f"{call.task.name}: idempotency_key {identity.job.key!r} belongs to task {existing_id} with other "
+                "arguments; use another key, or name the arguments that matter in fingerprint_args"
+            )
+            raise PayloadMismatch(msg, existing_id=existing_id)
+
+
+def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Meet a job that has the key: join it, unless the task says otherwise."""
+    same = found.task_id == identity.task_id
+    facts = _facts(call, identity) | {"existing_id": found.task_id, "state": found.state}
+    runtime.events.emit("child_known" if same and identity.job.kind == "derived" else "existing", **facts)
+    settings = call.task.reliable_settings
+    started = settings.on_conflict == "replace" and not found.replaced
+    if not same and (settings.on_conflict == "raise" or started) and found.publish != "own":
+        msg = f"{call.task.name}: {identity.job.key!r} is {found.state} as task {found.task_id} (on_conflict={settings.on_conflict})"
+        raise DuplicateTask(msg, existing_id=found.task_id, state=found.state)
+    if found.publish == "own":
+        return _publish(call, replace(identity, life=found.life), runtime=runtime)
+    if found.publish == "same":
+        return _publish(call, replace(identity, task_id=found.task_id, life=found.life), runtime=runtime)
+    if found.outcome is not None:
+        _store_result_again(call.task, found.task_id, found.outcome)
+    return call.task.AsyncResult(found.task_id)
+
+
+def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> None:
+    """Give the backend a done job's result back, if it has forgotten it: the caller may wait for it."""
+    if not task.ignore_result and outcome[:1] != b"!" and task.AsyncResult(task_id).state == "PENDING":
+        task.backend.store_result(task_id, kombu_json.loads(outcome) if outcome else None, "SUCCESS")
+
+
+# --- identity
+
+
+def identify(call: Call, *, runtime: Runtime) -> Identity:
+    """Say which job a call is (see `keys`)."""
+    task, parent = call.task, keys.current_parent()
+    arguments = _arguments(call) if call.declared or task.has_key_rule or parent else None
+    task_id = call.task_id or (parent and _child_id(call, parent, arguments)) or str(uuid.uuid4())
+    keys.checked_id(task_id, task=task.name)
+    nesting = int(call.options.get("replaced_task_nesting") or 0)
+    stamp = runtime.store.now() if runtime.ledger else _wall_clock()
+    declared = call.declared or (
+        arguments is not None and not nesting and task.declared_key(call.args, call.kwargs, arguments)
+    )
+    if declared:
+        print_ = keys.fingerprint(task.name, arguments or {}, only=task.fingerprint_args)
+        key = keys.checked_key(declared, task=task.name)
+        return Identity(Job(key, "declared", stamp), task_id, print_, 0, nesting)
+    kind: Kind = "own"
+    if call.task_id:
+        kind = "given"
+    elif parent:
+        kind = "derived"
+    return Identity(Job(keys.own_key(task_id, nesting), kind, stamp), task_id, "", 1, nesting)
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
+    return keys.bind(call.task.signature_of_run, args, kwargs)
+
+
+def _child_id(call: Call, parent: keys.Parent, arguments: dict[str, Any] | None) -> str | None:
+    try:
+        return parent.child_id(call.task.name, keys.canonical(arguments))
+    except TypeError:
+        return None  # arguments without a canonical form: the call is a job of its own
+
+
+def _wall_clock() -> int:
+    return int(datetime.now(timezone.utc).timestamp() * 1_000_000)
+
+
+def _facts(call: Call, identity: Identity) -> dict[str, Any]:
+    return {"task": call.task.name, "task_id": identity.task_id, "key": identity.job.key}
+
+
+# --- publish
+
+
+def _publish(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
+    options = {**call.options, "headers": headers}
+    try:
+        result: AsyncResult[Any] = Task.apply_async(
+            call.task, call.args, call.kwargs, task_id=identity.task_id, **options
+        )
+    except Exception as exc:  # whatever stops a publish: the caller is told no, so the job must not run
+        _withdraw(call, identity, cause=exc, runtime=runtime)
+        raise
+    if identity.job.kind == "declared" and not runtime.ledger:
+        _confirm(identity, runtime=runtime)
+    return result
+
+
+def _withdraw(call: Call, identity: Identity, *, cause: Exception, runtime: Runtime) -> None:
+    try:
+        gone = runtime.store.withdraw(identity.job, task_id=identity.task_id)
+    except StoreError as exc:
+        gone, cause = False, exc
+    if gone:
+        runtime.events.emit("withdrawn", **_facts(call, identity))
+        return
+    runtime.events.emit("withdraw_failed", **_facts(call, identity))
+    msg = f"{call.task.name}[{identity.task_id}]: publishing failed and could not be taken back: the task may still run"
+    raise StoreUnavailable(msg) from cause
+
+
+def _confirm(identity: Identity, *, runtime: Runtime) -> None:
+    """Note the broker's confirm; without it the next submission of the key merely publishes once more."""
+    try:
+        runtime.store.published(identity.job, task_id=identity.task_id)
+    except StoreError:
+        return
+
+
+# --- envelopes
+
+
+def _envelope_bytes(call: Call, identity: Identity, *, runtime: Runtime) -> bytes | None:
+    """Return the call for the ledger, or None when nothing would read it."""
+    if not runtime.ledger and call.task.reliable_settings.on_conflict != "replace":
+        return None
+    args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
+    options = {**call.options, "headers": {**(call.options.get("headers") or {}), HEADER: identity.to_header()}}
+    return envelope_of(call.task, args, kwargs, task_id=identity.task_id, options=options).to_bytes()
+
+
+def envelope_of(task: Task, args: Any, kwargs: Any, *, task_id: str, options: Mapping[str, Any]) -> Envelope:
+    """Return a call as it can be published again. Raises what the serializer raises for arguments it cannot carry."""
+    wanted = internals.sending_options(task, options)
+    serializer = wanted.get("serializer") or task.app.conf.task_serializer
+    content_type, encoding, body = serialization.dumps((args, kwargs), serializer)
+    if isinstance(body, bytes) and encoding == "binary":
+        body = base64.b64encode(body).decode()
+    elif isinstance(body, bytes):
+        body = body.decode(encoding)
+    return Envelope(task.name, task_id, body, content_type, encoding, _plain_options(wanted))
+
+
+def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that matter later as plain JSON: times absolute, queues and exchanges by name."""
+    kept = {name: value for name, value in options.items() if value is not None and name not in _NOT_KEPT}
+    countdown = kept.pop("countdown", None)
+    if countdown:
+        kept["eta"] = datetime.now(timezone.utc) + timedelta(seconds=float(countdown))
+    if isinstance(kept.get("expires"), int | float):
+        kept["expires"] = datetime.now(timezone.utc) + timedelta(seconds=float(kept["expires"]))
+    plain: dict[str, Any] = kombu_json.loads(
+        kombu_json.dumps({n: _named(v) for n, v in kept.items()}), object_hook=None
+    )
+    return plain
+
+
+def _named(value: Any) -> Any:  # Any: the values of apply_async's options
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if hasattr(value, "maybe_bind"):  # kombu's Queue and Exchange
+        return value.name
+    return value
+
+
+def arguments_in(envelope: Envelope, *, accept: Any = None) -> tuple[Any, Any]:
+    """Return (args, kwargs) of an envelope. Raises what kombu raises for content it may not accept."""
+    body: Any = envelope.body
+    if envelope.content_encoding == "binary":
+        body = base64.b64decode(body)
+    args, kwargs, *_ = serialization.loads(body, envelope.content_type, envelope.content_encoding, accept=accept)
+    return args, kwargs
+
+
+def publish_envelope(app: Celery, envelope: Envelope) -> None:
+    """Publish a kept call under its own id, without submitting it again. Raises what publishing raises."""
+    args, kwargs = arguments_in(envelope, accept={envelope.content_type})
+    task = app.tasks.get(envelope.task)
+    options = {**envelope.options, "task_id": envelope.task_id, "add_to_parent": False}
+    if task is None:
+        app.send_task(envelope.task, args, kwargs, **options)
+        return
+    Task.apply_async(task, args, kwargs, **options)

@@ -1,0 +1,281 @@
+"""`ReliableTask`: the base class that submits by key and runs under a lease."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from celery import Task
+
+from celery_reliable import internals, keys, wiring
+from celery_reliable.checkpoints import Checkpoint
+from celery_reliable.errors import Draining, Snooze
+from celery_reliable.execution import Execution, RetryAsked, run_eagerly
+from celery_reliable.runtime import runtime_of
+from celery_reliable.settings import PER_TASK, Settings
+from celery_reliable.stores.base import Job
+from celery_reliable.submission import Call, publish_envelope, submit
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from celery.result import AsyncResult
+
+    from celery_reliable.retries import Verdict
+
+__all__ = ["ReliableTask", "publish_envelope"]
+
+
+class ReliableTask(Task):
+    """A task that is accounted for, runs one at a time per key, and has one outcome.
+
+    Use it as ``@app.task(base=ReliableTask, bind=True)`` or for a whole app with
+    ``Celery(task_cls="celery_reliable:ReliableTask")``. Every class attribute below is also a decorator option; None
+    means: as the setting ``reliable_<name>`` says.
+
+    Guarantee: when `apply_async` returns, the job ends in success, a dead letter, a revoke, an expiry or a recorded
+    skip; when it raises, the job does not run (or the error says that it may). Limits: the broker is Redis or RabbitMQ,
+    every consumer of the queue runs celery_reliable, and the store keeps its writes.
+
+    Called as a function it runs the plain body. Eager mode (``task_always_eager``, ``apply``) judges errors and retries
+    as a worker does, at once and without a store: keys do not dedup there.
+
+    .. versionadded:: 0.1
+    """
+
+    abstract = True
+    Request = "celery_reliable.worker.request:ReliableRequest"
+
+    idempotency_key: Any = None
+    """What makes two calls the same job: a template over arguments (``"charge:{order_id}"``), ``"arguments"``, a
+    callable that takes the call's arguments, or None: every submission is a job of its own. Inside a run
+    ``self.idempotency_key`` is the key of the job; give it to APIs that take one."""
+    fingerprint_args: tuple[str, ...] | None = None
+    """The arguments that must agree when a key is submitted again; None: all of them."""
+
+    idempotency_ttl: float | None = None
+    on_conflict: str | None = None
+    retry_on: tuple[Any, ...] | None = None
+    fail_on: tuple[Any, ...] | None = None
+    on_unknown_error: str | None = None
+    max_retries: int | None = None
+    # retry_backoff and retry_backoff_max are options too; as attributes Celery's autoretry (5.7) would read a None.
+    retry_for: float | None = None
+    max_deliveries: int | None = None
+    max_snoozes: int | None = None
+    lease_ttl: float | None = None
+    claim_check_threshold: int | None = None
+
+    signature_of_run: ClassVar[inspect.Signature] = inspect.Signature()
+    has_key_rule: ClassVar[bool] = False
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Wire the app and refuse a wrong key template as soon as the task is registered."""
+        wiring.install(app)
+        cls.signature_of_run = _signature_of(cls)
+        rule = inspect.getattr_static(cls, "idempotency_key", None)
+        if isinstance(rule, _KeyInRun):
+            return
+        rule = rule.__func__ if isinstance(rule, staticmethod) else rule
+        keys.check_rule(rule, task=str(cls.name), signature=cls.signature_of_run)
+        cls.has_key_rule = rule is not None
+        cls.idempotency_key = _KeyInRun(rule)
+
+    # --- submit
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *more: Any,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> AsyncResult[Any]:
+        """Submit a call; ``idempotency_key`` overrides the task's rule. See `celery.app.task.Task.apply_async`.
+
+        Returns the handle of the job that has the key. Raises `DuplicateTask` (``on_conflict="raise"``),
+        `PayloadMismatch` (the key with other arguments), `QueueFull`, `StoreUnavailable`, `ConfigurationError` (no key
+        can be made), and what publishing raises.
+        """
+        options.update(zip(("producer", "link", "link_error", "shadow"), more, strict=False))
+        if self.app.conf.task_always_eager or self._is_sent_again(task_id, options):
+            return super().apply_async(args, kwargs, task_id, **options)
+        self._check_arguments(args, kwargs)
+        return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options))
+
+    def _is_sent_again(self, task_id: str | None, options: Mapping[str, Any]) -> bool:
+        """Tell a message on its way (a retry, a snooze) from a new submission."""
+        header = (options.get("headers") or {}).get(keys.HEADER)
+        nesting = int(options.get("replaced_task_nesting") or 0)
+        return task_id is not None and keys.identity_of(header, task_id=task_id, nesting=nesting) is not None
+
+    def _check_arguments(self, args: Any, kwargs: Any) -> None:
+        if self.typing:
+            self.signature_of_run.bind(*(args or ()), **(kwargs or {}))
+
+    def declared_key(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]) -> str | None:
+        """Return the key that the task's rule gives for a call, None without a rule."""
+        rule = type(self).idempotency_key
+        if rule is None:
+            return None
+        return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs)
+
+    def identity_without_header(
+        self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> keys.Identity:
+        """Say what a message without our header is: it was sent by a process that has no task code."""
+        if self.has_key_rule and not nesting:
+            arguments = keys.bind(self.signature_of_run, args, kwargs)
+            key = self.declared_key(args, kwargs, arguments) or ""
+            print_ = keys.fingerprint(self.name, arguments, only=self.fingerprint_args)
+            return keys.Identity(Job(key, "declared"), task_id, print_, 0, nesting)
+        return keys.Identity(Job(keys.own_key(task_id, nesting), "given"), task_id, "", 0, nesting)
+
+    # --- run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run: in a worker under a claim, eagerly with the same verdicts, elsewhere as the plain body."""
+        request = self.request
+        if request.called_directly:
+            return super().__call__(*args, **kwargs)
+        if request.is_eager:
+            return run_eagerly(self, args, kwargs)
+        return Execution(self, args, kwargs).perform()
+
+    def after_return(self, status: Any, *facts: Any) -> None:
+        """End the ledger entry of a chord member, now that the tracer has told the chord. Overriders call it too."""
+        if self.request.chord:
+            Execution.end_entry(self)
+
+    def retry(  # noqa: PLR0917  # Celery's signature
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,  # noqa: FBT001, FBT002
+        eta: Any = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Ask for another attempt; it obeys the same counts as every other retry.
+
+        Without ``countdown`` or ``eta`` the delay is drawn with full jitter. With ``throw=False`` the request to retry
+        is returned for you to raise.
+        """
+        request = self.request
+        if request.called_directly or request.is_eager:
+            limit = self._retry_limit(max_retries)
+            return super().retry(args, kwargs, exc, throw, eta, countdown, limit, **options)
+        given = {"args": args, "kwargs": kwargs, "exc": exc, "eta": eta, "countdown": countdown}
+        prepared = internals.prepared_retry(self, **given, max_retries=_UNBOUNDED, **options)
+        explicit = None if eta is None and countdown is None else _seconds_until(prepared.when)
+        asked = RetryAsked(prepared, delay=explicit, max_retries=max_retries)
+        if throw:
+            raise asked
+        return asked
+
+    def _retry_limit(self, given: int | None) -> int:
+        return self.reliable_settings.max_retries if given is None else given
+
+    def snooze(self, seconds: float) -> NoReturn:
+        """Stop here and run again after ``seconds``; no attempt is spent. At most ``reliable_max_snoozes`` times."""
+        raise Snooze(seconds)
+
+    def classify(self, exc: BaseException) -> Verdict | None:
+        """Override to judge errors that only this task understands; None leaves it to the rules."""
+        return None
+
+    # --- inside a run
+
+    @property
+    def fence(self) -> int:
+        """A number that only grows: a holder that was replaced has a smaller one. 0 outside a worker."""
+        execution = Execution.current(self)
+        return execution.fence if execution else 0
+
+    @property
+    def attempt(self) -> int:
+        """The number of this run among those that reached a verdict, from 1."""
+        execution = Execution.current(self)
+        return execution.attempt if execution else self.request.retries + 1
+
+    @property
+    def slot(self) -> str | None:
+        """The due time for which beat fired this job, an ISO text; None for all other jobs."""
+        slot: str | None = getattr(self.request, "reliable_slot", None)
+        return slot
+
+    @property
+    def draining(self) -> bool:
+        """Whether this worker was told to stop. Costs a look at shared memory."""
+        from celery_reliable.worker.flags import draining  # noqa: PLC0415  # only workers have one
+
+        return draining()
+
+    def stop_if_draining(self) -> None:
+        """Raise `Draining` when this worker was told to stop: the message goes back, no attempt is spent."""
+        if self.draining:
+            raise Draining
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """Saved progress of the job that runs now: ``load()`` and ``save(state)``."""
+        return Checkpoint(lambda: Execution.current(self))
+
+    def once(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a step until its result is stored, then never again for this key: later runs get the stored result.
+
+        A crash between the step and the store repeats it; give ``self.once_key(name)`` to outside APIs.
+        """
+        return self.checkpoint.once(name, fn, *args, **kwargs)
+
+    def once_key(self, name: str) -> str:
+        """Return an idempotency key for one step of this job."""
+        return self.checkpoint.once_key(name)
+
+    @property
+    def reliable_settings(self) -> Settings:
+        """This task's settings: its own options over the project's."""
+        made: Settings | None = type(self).__dict__.get("_reliable_settings")
+        if made is None:
+            given = {name: value for name in PER_TASK if (value := getattr(self, name, None)) is not None}
+            made = runtime_of(self.app).settings.for_task(self.name, **given)
+            type(self)._reliable_settings = made  # noqa: SLF001
+        return made
+
+
+_UNBOUNDED = 1 << 60
+
+
+class _KeyInRun:
+    """Give the rule when asked of the class, the key of the present job when asked of the task inside a run."""
+
+    __slots__ = ("_rule",)
+
+    def __init__(self, rule: keys.KeyRule) -> None:
+        self._rule = rule
+
+    def __get__(self, task: ReliableTask | None, owner: type[ReliableTask]) -> Any:
+        execution = Execution.current(task) if task is not None else None
+        return self._rule if execution is None else execution.key
+
+
+def _signature_of(cls: type[Task]) -> inspect.Signature:
+    run = inspect.getattr_static(cls, "run")
+    if isinstance(run, staticmethod):
+        return inspect.signature(run.__func__)
+    signature = inspect.signature(run)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _seconds_until(when: Any) -> float:
+    from datetime import datetime, timezone  # noqa: PLC0415
+
+    if isinstance(when, datetime):
+        aware = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+        return max((aware - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    return float(when or 0)

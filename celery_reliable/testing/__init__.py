@@ -1,0 +1,1 @@
+"""Test Celery tasks against real servers, real workers and real faults."""

@@ -1,0 +1,83 @@
+"""Signal a process together with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+PS = ("ps", "-A", "-o", "pid=,ppid=,pgid=,state=")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the process table."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+
+
+def family(pid: int) -> list[int]:
+    """List `pid`, the living members of its process group and all their living descendants, parents first.
+
+    The group alone is not enough: PostgreSQL puts every backend into a session of its own.
+    """
+    table = process_table()
+    members = [entry.pid for entry in table if pid in (entry.pid, entry.group)]
+    for member in members:
+        members += [entry.pid for entry in table if entry.parent == member and entry.pid not in members]
+    return members
+
+
+def children(pid: int) -> list[int]:
+    """List the living direct children of `pid`, oldest first."""
+    return sorted(entry.pid for entry in process_table() if entry.parent == pid)
+
+
+def signal_family(pid: int, signum: signal.Signals) -> None:
+    """Send `signum` to the whole family of `pid`; members that are gone already are passed over.
+
+    The head gets it first and the table is read after that, so a stopped or killed head starts no further members.
+    """
+    members = family(pid)
+    send(pid, signum)
+    for member in dict.fromkeys([*members, *family(pid)]):
+        send(member, signum)
+
+
+def send(pid: int, signum: signal.Signals) -> None:
+    """Send `signum` to one process, or nothing if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def process_table() -> list[Entry]:
+    """Read the table of living processes (zombies left out), from /proc or else from ps."""
+    rows = _rows_of_proc() if (PROC / "self/stat").exists() else _rows_of_ps()
+    return [entry for entry in rows if entry.state not in ("Z", "X")]
+
+
+def _rows_of_proc() -> list[Entry]:
+    return [row for path in PROC.glob("[0-9]*/stat") if (row := _row_of_proc(path)) is not None]
+
+
+def _row_of_proc(path: Path) -> Entry | None:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None  # ended between the listing and the read
+    # The command name stands in parentheses and may itself contain spaces and parentheses.
+    state, parent, group = text.rpartition(")")[2].split()[:3]
+    return Entry(int(path.parent.name), int(parent), int(group), state)
+
+
+def _rows_of_ps() -> list[Entry]:
+    listing = subprocess.run(PS, check=True, capture_output=True, text=True).stdout
+    rows = (line.split() for line in listing.splitlines())
+    return [Entry(int(pid), int(parent), int(group), state[0]) for pid, parent, group, state in rows]

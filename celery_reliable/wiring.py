@@ -1,0 +1,112 @@
+"""Put celery_reliable into a Celery app.
+
+Four doors lead here and each is enough: the preset names this module in ``imports`` and in ``include``; binding a
+`ReliableTask` calls `install`; the ``celery.commands`` plug-in calls `connect_signals`; an embedded worker without any
+of these calls `install` itself. Importing this module connects three signal receivers, which is the one exception to
+"nothing happens at import": Celery offers a module in ``imports`` no other way to learn which app imported it. The
+receivers touch only apps that ask for celery_reliable.
+
+A signal receiver's errors are swallowed by Celery. So nothing is checked here: `celery_reliable.worker.preflight`
+refuses to start a worker with wrong settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+
+from celery_reliable import presets
+from celery_reliable.settings import has_reliable_settings
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+WORKER_STEPS = (
+    "celery_reliable.worker.preflight:Preflight",
+    "celery_reliable.worker.lease_keeper:LeaseKeeper",
+    "celery_reliable.worker.drain:Drain",
+)
+CONSUMER_STEPS = ("celery_reliable.worker.holding:Holding", "celery_reliable.worker.waker:Waker")
+
+_UID = "celery_reliable.wiring"
+_PRESET = {name: value for name, value in vars(presets).items() if not name.startswith("__")}
+
+
+class _Gaps(dict[str, Any]):
+    """The preset's values for one app: consulted after everything the project set, before Celery's defaults."""
+
+
+def install(app: Celery) -> None:
+    """Wire one app: fill the gaps of its configuration and add the worker's bootsteps.
+
+    Whatever the project sets wins, before or after this call. May be called any number of times. Reads no
+    configuration that has not been read yet.
+
+    .. versionadded:: 0.1
+    """
+    app.steps["worker"].update(WORKER_STEPS)
+    app.steps["consumer"].update(CONSUMER_STEPS)
+    # Every load of a configuration begins with new maps: a second config_from_object drops the gaps.
+    app.on_after_configure.connect(_on_after_configure, weak=False, dispatch_uid=_UID)
+    if app.configured:  # type: ignore[attr-defined]  # not in the stubs
+        _fill_gaps(app.conf)
+
+
+def connect_signals() -> None:
+    """Wire, when its worker or beat starts, every app that asks for celery_reliable. May be called twice."""
+    signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid=_UID)
+    signals.worker_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)
+    signals.beat_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)
+
+
+def _on_after_configure(sender: Celery, **_: Any) -> None:
+    _fill_gaps(sender.conf)
+
+
+def _on_celeryd_init(instance: Any, **_: Any) -> None:  # Any: WorkController, which has not read its defaults yet
+    _install_if_wanted(instance.app)
+
+
+def _on_service_init(sender: Any, **_: Any) -> None:  # Any: WorkController or beat.Service
+    _install_if_wanted(sender.app)
+
+
+def _install_if_wanted(app: Celery) -> None:
+    if _wants(app):
+        install(app)
+
+
+def _wants(app: Celery) -> bool:
+    """Tell whether the app names this module or has any ``reliable_*`` setting, whatever else it overrides."""
+    modules = (*_listed(app.conf.imports), *_listed(app.conf.include))
+    return __name__ in modules or has_reliable_settings(app.conf)
+
+
+def _listed(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _fill_gaps(conf: Any) -> None:  # Any: the maps of app.conf are not in the stubs
+    """Put our values just before Celery's defaults, the last of the maps.
+
+    Not ``add_defaults``: that goes before the project's own values when these carry a namespace.
+    """
+    _unshare(conf)
+    if any(isinstance(known, _Gaps) for known in conf.maps):
+        return
+    gaps = _Gaps(deepcopy(_PRESET))
+    conf.maps.insert(-1, gaps)
+    conf.defaults.insert(-1, gaps)
+
+
+def _unshare(conf: Any) -> None:
+    """Give this app copies of what is mutable in the preset module, which all apps of the process load."""
+    for name, value in _PRESET.items():
+        if isinstance(value, dict) and conf.get(name) is value:
+            conf[name] = deepcopy(value)
+
+
+connect_signals()

@@ -1,0 +1,1 @@
+"""The bootsteps that celery_reliable adds to a worker, one module each."""

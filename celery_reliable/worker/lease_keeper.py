@@ -1,0 +1,105 @@
+"""Renew the leases of everything that runs in this worker, from one thread, in one call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from celery_reliable.errors import StoreError
+from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.request import ReliableRequest
+
+if TYPE_CHECKING:
+    from celery_reliable.stores.base import Job
+
+_RENEWALS = 3  # a lease survives two that fail
+_AFTER_LIMIT = 30.0  # seconds that a hard time limit has to take effect
+
+
+class LeaseKeeper(bootsteps.StartStopStep):
+    """Beat the pulse, and renew each running task's lease, every third of ``reliable_lease_ttl``.
+
+    A thread of the worker's parent: a busy event loop, a frozen broker or a body that holds the child's interpreter do
+    not stop it. A task shorter than a third of the lease is never renewed. A lease is given up once its task has run
+    for its hard time limit and 30 s, or for ``reliable_max_runtime`` without one.
+    """
+
+    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        """Take the worker's app; the thread starts with the worker."""
+        super().__init__(parent, **kwargs)
+        self._app = parent.app
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._given_up: set[str] = set()
+
+    def start(self, parent: Any) -> None:
+        """Start the thread."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._keep, name="reliable-lease-keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self, parent: Any) -> None:
+        """Let the last beat end. Called after the pool has stopped, so nothing runs unrenewed."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    terminate = stop
+
+    def _keep(self) -> None:
+        runtime = runtime_of(self._app)
+        while True:
+            self.beat()
+            if self._stop.wait(runtime.settings.lease_ttl / _RENEWALS):
+                return
+
+    def beat(self) -> None:
+        """Renew once. An outage of the store is an event; the leases outlive two missed beats."""
+        runtime = runtime_of(self._app)
+        claims = self._claims()
+        held = {job.key: request for job, _, _, request in claims}
+        try:
+            lost = runtime.store.renew([claim[:3] for claim in claims], pulse_ttl=runtime.settings.lease_ttl)
+        except StoreError:
+            runtime.events.emit("renew_failed", held=len(claims))
+            return
+        for key in lost:
+            if held[key] in state.active_requests:  # not one that ended meanwhile
+                runtime.events.emit("lease_lost", task=held[key].name, task_id=held[key].id, key=key)
+
+    def _claims(self) -> list[tuple[Job, str, float, ReliableRequest]]:
+        running = [one for one in _snapshot() if isinstance(one, ReliableRequest) and one._app is self._app]  # noqa: SLF001  # no public name (5.7)
+        return [(one.job, one.token, one.settings.lease_ttl, one) for one in running if self._is_kept(one)]
+
+    def _is_kept(self, request: ReliableRequest) -> bool:
+        """Whether a renewal is due and the task within its time."""
+        ran = time.time() - (request.time_start or time.time())
+        settings = request.settings
+        limit = request.time_limits[0] or request.task.time_limit
+        longest = limit + _AFTER_LIMIT if limit else settings.max_runtime
+        if ran > longest:
+            self._give_up(request)
+            return False
+        return bool(ran >= settings.lease_ttl / _RENEWALS / 2)
+
+    def _give_up(self, request: ReliableRequest) -> None:
+        if request.token not in self._given_up:
+            self._given_up.add(request.token)
+            runtime_of(self._app).events.emit(
+                "runtime_exceeded", task=request.name, task_id=request.id, key=request.job.key
+            )
+
+
+def _snapshot() -> list[Any]:
+    """Copy a WeakSet that the event loop changes meanwhile."""
+    while True:
+        try:
+            return list(state.active_requests)
+        except RuntimeError:
+            continue

@@ -1,0 +1,129 @@
+"""The worker's side of a delivery: its token, its waiting, and what only the parent sees."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
+from celery.worker.request import Request
+from celery.worker.state import task_ready
+
+from celery_reliable import internals, keys
+from celery_reliable.errors import StoreError
+from celery_reliable.keys import HEADER, Identity
+from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.stores.base import Job
+from celery_reliable.worker.waiting import GiveBack, Hold
+
+if TYPE_CHECKING:
+    from celery_reliable.settings import Settings
+
+TOKEN = "reliable_token"  # noqa: S105  # a name, not a secret
+_EVIDENCE_TTL = 7 * 86_400.0
+
+
+class ReliableRequest(Request):
+    """A request that can wait in the worker, be given back at the near end, and outlive the child that ran it.
+
+    ``execute_using_pool`` and ``on_success`` are not here: Celery's ``create_request_cls`` (5.7) overrides both.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Give this delivery its token; it travels to the pool child in the request."""
+        super().__init__(*args, **kwargs)
+        self._request_dict[TOKEN] = internals.new_token()
+        self.held_for = 0.0
+
+    @property
+    def token(self) -> str:
+        """The token of this delivery's claim."""
+        token: str = self._request_dict[TOKEN]
+        return token
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime of this worker's app."""
+        return runtime_of(self._app)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this task."""
+        settings: Settings = self.task.reliable_settings
+        return settings
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What the message says about its job; see `Execution` for messages without our header."""
+        nesting = int(self._request_dict.get("replaced_task_nesting") or 0)
+        found = keys.identity_of(self._request_dict.get(HEADER), task_id=self.id, nesting=nesting)
+        if found is not None:
+            return found
+        args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
+        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs)
+        return computed
+
+    @property
+    def job(self) -> Job:
+        """The job of this message."""
+        return self.identity.job
+
+    def on_failure(self, exc_info: Any, **options: bool) -> Any:
+        """Wait, give back, or account for a child that is gone; everything else is Celery's."""
+        exc = exc_info.exception
+        if isinstance(exc, ExceptionWithTraceback):
+            exc = exc.exc
+        if isinstance(exc, Reject) and isinstance(exc.reason, Hold):
+            return self._wait(exc.reason)
+        if isinstance(exc, Reject) and isinstance(exc.reason, GiveBack):
+            return self._return()
+        if isinstance(exc, TimeLimitExceeded | WorkerLostError) and not self._ended_on_purpose():
+            return self._lost(exc)
+        return super().on_failure(exc_info, **options)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # Celery's signature
+        """Account for a child that the hard time limit kills; billiard reports it a second time as a failure."""
+        if soft:
+            super().on_timeout(soft, timeout)
+            return
+        self._lost(TimeLimitExceeded(timeout))
+
+    def _ended_on_purpose(self) -> bool:
+        return bool(self._already_revoked or self._already_cancelled)
+
+    def _wait(self, hold: Hold) -> None:
+        task_ready(self)
+        self.runtime.holding.hold(self, hold)
+
+    def _return(self) -> None:
+        task_ready(self)
+        self.runtime.holding.give_back(self)
+
+    def _lost(self, exc: BaseException) -> None:
+        """Free the lease of a child seen to die and give the message back: the next claim judges by count."""
+        task_ready(self)
+        if self.acknowledged:  # early ack, or reported already
+            return
+        evidence = _evidence(exc, pid=self.worker_pid)
+        self.runtime.events.emit("evidence", task=self.name, task_id=self.id, key=self.job.key, cause=evidence["cause"])
+        try:
+            self.runtime.store.free(
+                self.job, token=self.token, evidence=json.dumps(evidence).encode(), keep=_EVIDENCE_TTL
+            )
+        except StoreError:
+            self.runtime.events.emit(
+                "store_unavailable", task=self.name, task_id=self.id, key=self.job.key, verb="free", wait=0
+            )
+        self.runtime.holding.give_back(self)
+
+
+def _evidence(exc: BaseException, *, pid: int | None) -> dict[str, Any]:
+    if isinstance(exc, TimeLimitExceeded):
+        return {"cause": "time_limit", "detail": f"hard time limit: {exc}", "pid": pid}
+    signal = re.search(r"signal (\d+)", str(exc))
+    code = re.search(r"exitcode (-?\d+)", str(exc))
+    found = {"signal": int(signal[1]) if signal else None, "exitcode": int(code[1]) if code else None}
+    return {"cause": "worker_lost", "detail": str(exc), "pid": pid, **found}
