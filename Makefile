@@ -11,7 +11,7 @@ ARGS    ?=
 PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,auto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint types imports format bench matrix clean
+.PHONY: help demo test chaos lint types imports format docs bench matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -36,9 +36,13 @@ types: $(VENV)/.test ## Check the types
 imports: $(VENV)/.test ## Check that imports point down
 	$(VENV)/bin/lint-imports --no-cache
 
-format: $(VENV)/.test ## Format the code, sort imports, drop needless exemptions
-	$(VENV)/bin/ruff check --fix-only --select I,RUF100 .
+format: $(VENV)/.test ## Format the code, sort imports
+	$(VENV)/bin/ruff check --fix-only --select I .
 	$(VENV)/bin/ruff format .
+
+docs: $(VENV)/.docs ## Build the documentation into docs/_build/html; its reference is written from the code
+	$(VENV)/bin/python docs/generate.py
+	$(VENV)/bin/python -m sphinx -W --keep-going -q docs docs/_build/html
 
 bench: $(VENV)/.test ## Compare with plain Celery, interleaved in one run
 	$(VENV)/bin/python -m benchmarks $(ARGS)
@@ -52,7 +56,7 @@ matrix: ## Run the tests on each of PYTHONS, by default all 3.10 and later that 
 	done
 
 clean: ## Remove everything that was built, the environments too
-	rm -rf $(VENV) $(VENVS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENVS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments: built once, completed per extra, brought up to date when pyproject.toml changes.

@@ -92,7 +92,11 @@ class QueueFull(ReliableError):
 
 
 class ReplayRefused(ReliableError):
-    """The dead letter was not replayed. ``reason``: ``gone``, ``replayed``, ``superseded``, ``no_task`` or ``no_body``."""
+    """The dead letter was not replayed; the text says what to do.
+
+    ``reason``: ``gone``; ``replayed`` (or being replayed by somebody else right now); ``superseded`` by a later life;
+    ``no_task`` (the app does not know the task, or its arguments no longer fit); ``no_body``.
+    """
 
     def __init__(self, *args: object, reason: str = "") -> None:
         """Keep why."""

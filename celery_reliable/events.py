@@ -75,6 +75,10 @@ class Events:
         self._hooks = tuple(hooks)
         self._levels = {name: event.level for name, event in EVENTS.items()}
 
+    def hears(self, name: str) -> bool:
+        """Tell whether anybody would notice an event; ask before putting together facts on a busy path."""
+        return bool(self._hooks) or logger.isEnabledFor(self._levels[name])
+
     def emit(self, name: str, **fields: Any) -> None:
         """Log one event and call every hook. Unknown names are a programming error (KeyError)."""
         level = self._levels[name]

@@ -39,7 +39,7 @@ class Envelope:
         try:
             text = raw if raw[:1] == b"[" else zlib.decompress(raw)
             task, task_id, body, content_type, content_encoding, options = json.loads(text)
-        except (zlib.error, UnicodeDecodeError, TypeError) as exc:
+        except (zlib.error, ValueError, TypeError) as exc:
             msg = f"not an envelope: {raw[:40]!r}"
             raise ValueError(msg) from exc
         return cls(task, task_id, body, content_type, content_encoding, options)

@@ -75,6 +75,9 @@ def submit(call: Call) -> AsyncResult[Any]:
     except StoreFull as exc:
         msg = f"{call.task.name}: the store is at its memory limit, nothing was submitted; {exc}"
         raise QueueFull(msg) from exc
+    except StoreUnavailable as exc:
+        _withdraw(call, identity, cause=exc, runtime=runtime)
+        raise
     match answer:
         case New(life):
             runtime.events.emit("submitted", **_facts(call, identity))
@@ -250,16 +253,16 @@ def arguments_in(envelope: Envelope, *, accept: Any = None) -> tuple[Any, Any]:
     body: Any = envelope.body
     if envelope.content_encoding == "binary":
         body = base64.b64decode(body)
-    args, kwargs, *_ = serialization.loads(body, envelope.content_type, envelope.content_encoding, accept=accept)
+    accepted = serialization.prepare_accept_content(accept)  # content types and the short names of settings
+    args, kwargs, *_ = serialization.loads(body, envelope.content_type, envelope.content_encoding, accept=accepted)
     return args, kwargs
 
 
 def publish_envelope(app: Celery, envelope: Envelope) -> None:
-    """Publish a kept call under its own id, without submitting it again. Raises what publishing raises."""
+    """Publish a kept call under its own id, without submitting it again. Raises what publishing raises.
+
+    Arguments are not checked against the task's present signature: whether they fit is for the worker to find.
+    """
     args, kwargs = arguments_in(envelope, accept={envelope.content_type})
-    task = app.tasks.get(envelope.task)
     options = {**envelope.options, "task_id": envelope.task_id, "add_to_parent": False}
-    if task is None:
-        app.send_task(envelope.task, args, kwargs, **options)
-        return
-    Task.apply_async(task, args, kwargs, **options)
+    app.send_task(envelope.task, args, kwargs, task_type=app.tasks.get(envelope.task), **options)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
 
 from celery_reliable import internals, keys, wiring
 from celery_reliable.checkpoints import Checkpoint
-from celery_reliable.errors import Draining, Snooze
+from celery_reliable.errors import ConfigurationError, Draining, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.runtime import runtime_of
-from celery_reliable.settings import PER_TASK, Settings
+from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
 from celery_reliable.submission import Call, publish_envelope, submit
 
@@ -67,21 +68,30 @@ class ReliableTask(Task):
     lease_ttl: float | None = None
     claim_check_threshold: int | None = None
 
-    signature_of_run: ClassVar[inspect.Signature] = inspect.Signature()
-    has_key_rule: ClassVar[bool] = False
-
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         """Wire the app and refuse a wrong key template as soon as the task is registered."""
         wiring.install(app)
-        cls.signature_of_run = _signature_of(cls)
-        rule = inspect.getattr_static(cls, "idempotency_key", None)
-        if isinstance(rule, _KeyInRun):
-            return
-        rule = rule.__func__ if isinstance(rule, staticmethod) else rule
-        keys.check_rule(rule, task=str(cls.name), signature=cls.signature_of_run)
-        cls.has_key_rule = rule is not None
+        _refuse_misspelled(cls)
+        rule = cls.idempotency_key
+        keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
+
+    # Celery shows a task to other threads before it is bound (5.7): what submitting needs is read from the class.
+
+    @property
+    def signature_of_run(self) -> inspect.Signature:
+        """The signature of the body, without ``self``."""
+        made: inspect.Signature | None = type(self).__dict__.get("_signature_of_run")
+        if made is None:
+            made = _signature_of(type(self))
+            setattr(type(self), "_signature_of_run", made)  # noqa: B010  # the class of one task, made by Celery
+        return made
+
+    @property
+    def has_key_rule(self) -> bool:
+        """Whether the project says what makes two calls the same job."""
+        return type(self).idempotency_key is not None
 
     # --- submit
 
@@ -127,12 +137,16 @@ class ReliableTask(Task):
         self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> keys.Identity:
         """Say what a message without our header is: it was sent by a process that has no task code."""
-        if self.has_key_rule and not nesting:
+        own = keys.Identity(Job(keys.own_key(task_id, nesting), "given"), task_id, "", 0, nesting)
+        if not self.has_key_rule or nesting:
+            return own
+        try:
             arguments = keys.bind(self.signature_of_run, args, kwargs)
-            key = self.declared_key(args, kwargs, arguments) or ""
-            print_ = keys.fingerprint(self.name, arguments, only=self.fingerprint_args)
-            return keys.Identity(Job(key, "declared"), task_id, print_, 0, nesting)
-        return keys.Identity(Job(keys.own_key(task_id, nesting), "given"), task_id, "", 0, nesting)
+            key = self.declared_key(args, kwargs, arguments)
+        except (TypeError, ConfigurationError):
+            return own  # arguments that do not fit: the body will say so, and the call becomes a dead letter
+        print_ = keys.fingerprint(self.name, arguments, only=self.fingerprint_args)
+        return keys.Identity(Job(key, "declared"), task_id, print_, 0, nesting) if key else own
 
     # --- run
 
@@ -239,16 +253,17 @@ class ReliableTask(Task):
 
     @property
     def reliable_settings(self) -> Settings:
-        """This task's settings: its own options over the project's."""
+        """This task's settings: its own options over the project's. Raises `ConfigurationError` for a wrong option."""
         made: Settings | None = type(self).__dict__.get("_reliable_settings")
         if made is None:
-            given = {name: value for name in PER_TASK if (value := getattr(self, name, None)) is not None}
-            made = runtime_of(self.app).settings.for_task(self.name, **given)
-            type(self)._reliable_settings = made  # noqa: SLF001
+            made = runtime_of(self.app).settings.for_task(self.name, **_options_given(type(self)))
+            setattr(type(self), "_reliable_settings", made)  # noqa: B010  # the class of one task, made by Celery
         return made
 
 
 _UNBOUNDED = 1 << 60
+# Celery reads these from the decorator (5.7, celery/app/autoretry.py); its Task class has no such attributes.
+_OPTIONS_OF_AUTORETRY = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_jitter")
 
 
 class _KeyInRun:
@@ -270,6 +285,22 @@ def _signature_of(cls: type[Task]) -> inspect.Signature:
         return inspect.signature(run.__func__)
     signature = inspect.signature(run)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _options_given(cls: type[ReliableTask]) -> dict[str, Any]:
+    """Return the options that a task, or a base class between it and ours, was given; None counts as given."""
+    classes = cls.__mro__[: cls.__mro__.index(ReliableTask)]
+    return {name: vars(one)[name] for one in reversed(classes) for name in PER_TASK if name in vars(one)}
+
+
+def _refuse_misspelled(cls: type[ReliableTask]) -> None:
+    """Refuse an option that is almost one of ours: it would do nothing, in silence."""
+    known = (*PER_TASK, *TASK_ONLY, *_OPTIONS_OF_AUTORETRY)
+    for name in tuple(vars(cls)):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if near and name not in known and not hasattr(ReliableTask, name):
+            msg = f"task {cls.name}: {name}: no such option, did you mean {near[0]}? Rename or remove it"
+            raise ConfigurationError(msg)
 
 
 def _seconds_until(when: Any) -> float:

@@ -29,7 +29,11 @@ WORKER_STEPS = (
     "celery_reliable.worker.lease_keeper:LeaseKeeper",
     "celery_reliable.worker.drain:Drain",
 )
-CONSUMER_STEPS = ("celery_reliable.worker.holding:Holding", "celery_reliable.worker.waker:Waker")
+CONSUMER_STEPS = (
+    "celery_reliable.worker.holding:Holding",
+    "celery_reliable.worker.reaping:Reaping",
+    "celery_reliable.worker.waker:Waker",
+)
 
 _UID = "celery_reliable.wiring"
 _PRESET = {name: value for name, value in vars(presets).items() if not name.startswith("__")}

@@ -547,6 +547,31 @@ class Submitting:
         assert harness.ledger() == {"A": b"call"}
         assert isinstance(harness.claim("A"), Run)
 
+    def test_withdraw_of_a_job_that_others_joined_is_refused(self, harness: StoreUnderTest) -> None:
+        """G1: their apply_async returned, so the job must run; the ledger still has it, and its own caller is warned.
+
+        Goes beyond base.py, which refuses only after a claim: there the joined callers' job would vanish in silence.
+        """
+        harness.submit("A", envelope=b"call")
+        assert expect(Existing, harness.submit("B", envelope=b"call")).publish == "no"
+        assert harness.store.withdraw(harness.job, task_id="A") is False
+        assert harness.ledger() == {"A": b"call"}
+        assert isinstance(harness.claim("A"), Run)
+
+    def test_withdraw_of_a_job_that_others_publish_is_refused(self, harness: StoreUnderTest) -> None:
+        """G1, T3 (2b): without a ledger the other caller publishes it under the existing id; that copy must run."""
+        harness.submit("A")
+        assert expect(Existing, harness.submit("B")).publish == "same"
+        assert harness.store.withdraw(harness.job, task_id="A") is False
+        assert isinstance(harness.claim("A"), Run)
+
+    def test_canvas_outlives_the_withdrawal_of_the_job_it_joined(self, harness: StoreUnderTest) -> None:
+        """G1, T3 (1): it has a message and an entry of its own; with the job withdrawn it is the job."""
+        harness.submit("A", envelope=b"call")
+        life = expect(Existing, harness.submit("B", envelope=b"with link", canvas=True)).life
+        assert harness.store.withdraw(harness.job, task_id="A") is True
+        assert isinstance(harness.claim("B", life=life), Run)
+
     def test_withdrawn_key_is_free_for_another_id(self, harness: StoreUnderTest) -> None:
         """T3: withdrawn is an end; the withdrawn message stays over."""
         harness.submit("A")
@@ -1411,6 +1436,17 @@ class DeadLetters:
         harness.dead("A")
         first = harness.replay("L1", "R")
         assert harness.replay("L1", "R") == first
+        assert harness.store.letter_counts()["replayed"] == 1
+
+    def test_replay_again_under_the_same_id_replaces_the_body(self, harness: StoreUnderTest) -> None:
+        """T10: so that the replayer can note that it has published; nothing else changes."""
+        harness.submit("A")
+        harness.dead("A")
+        harness.replay("A", "R")
+        letter_id = harness.store.letters().letters[0][0]
+        facts = {"task_id": "R", "envelope": b"call", "fingerprint": "", "ttl": LONG}
+        assert isinstance(harness.store.replay(letter_id, harness.job, **facts, body=b"published"), Replaying)
+        assert harness.store.letter(letter_id) == ("replayed", b"published")
         assert harness.store.letter_counts()["replayed"] == 1
 
     def test_replay_under_another_id_is_refused(self, harness: StoreUnderTest) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from celery_reliable.task import ReliableTask
 
 _T = TypeVar("_T")
+_NOT_CLAIMED = Run(0, 0, 0, 0)
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _LONGEST_WAIT = 15.0
@@ -38,7 +39,7 @@ class Delivery:
         self.settings = task.reliable_settings
         self.identity = self._identity()
         self.token: str = getattr(self.request, "reliable_token", None) or internals.new_token()
-        self.run = Run(0, 0, 0, 0)
+        self.run = _NOT_CLAIMED
         self._began = time.monotonic()
 
     def _identity(self) -> Identity:
@@ -66,7 +67,9 @@ class Delivery:
 
     def emit(self, event: str, **fields: Any) -> None:
         """Emit an event about this job."""
-        self.runtime.events.emit(event, task=self.task.name, task_id=self.identity.task_id, key=self.job.key, **fields)
+        events = self.runtime.events
+        if events.hears(event):
+            events.emit(event, task=self.task.name, task_id=self.identity.task_id, key=self.job.key, **fields)
 
     # --- the store
 

@@ -11,7 +11,7 @@ from celery_reliable.errors import Draining, LeaseLost
 from celery_reliable.execution import burial
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.keys import HEADER
-from celery_reliable.retries import Release, Verdict, judge, next_step
+from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
 from celery_reliable.stores.base import ReleaseOutcome
 from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.flags import draining
@@ -67,13 +67,17 @@ def _follow(
     delay: float | None = None,
     signature: Any = None,
 ) -> NoReturn:
-    settings, run = delivery.settings, delivery.run
+    settings, run, age = delivery.settings, delivery.run, delivery.age()
+    if delay is not None:
+        delay = min(delay, LONGEST_WAIT)
+        if settings.retry_for is not None and age + delay > settings.retry_for:
+            burial.bury(delivery, exc, verdict.reason)
     step = next_step(
         verdict,
         attempt=run.attempt,
         max_retries=max_retries,
-        retry_for=settings.retry_for,
-        age=delivery.age(),
+        retry_for=settings.retry_for if delay is None else None,
+        age=age,
         backoff=settings.retry_backoff,
         backoff_max=settings.retry_backoff_max,
         random=delivery.runtime.random,
@@ -126,6 +130,7 @@ def _publish_again(delivery: Delivery, outcome: ReleaseOutcome, delay: float, *,
     try:
         signature = signature or delivery.task.signature_from_request(delivery.request)
         headers = {**(signature.options.get("headers") or {}), HEADER: delivery.header()}
+        headers.pop("reliable_token", None)
         signature.options.pop("eta", None)
         with keys.within(None):
             signature.apply_async(

@@ -32,6 +32,8 @@ def judge(
 ) -> Verdict:
     """Say what is to become of the attempt that raised ``exc``. Never raises, whatever ``exc`` is.
 
+    Only what interrupts ``classify`` (`Draining`, SystemExit) passes through.
+
     The first opinion counts:
 
     1. ours, when they are a verdict (`Snooze`, `Transient`, `Permanent`) or tell of the store and the lease, which are

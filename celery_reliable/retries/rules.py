@@ -36,8 +36,7 @@ def _by_wrapped(exc: BaseException, *, clock: Clock, depth: int) -> Verdict | No
 
 def _wrapped(exc: BaseException) -> BaseException | None:
     """Return the error that ``exc`` translates, wherever its library keeps it."""
-    attributes = (peek(exc, name) for name in ("orig", "reason", "os_error", "original_error"))
-    places = (*attributes, peek(exc, "kwargs", "error"), *exc.args, exc.__cause__)
+    places = (peek(exc, "orig"), peek(exc, "reason"), peek(exc, "kwargs", "error"), *exc.args, exc.__cause__)
     return next((place for place in places if isinstance(place, BaseException)), None)
 
 

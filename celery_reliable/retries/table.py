@@ -286,7 +286,6 @@ TRANSLATES: Final = frozenset(
         "urllib3.exceptions: MaxRetryError NewConnectionError ProtocolError ProxyError SSLError",
         "httpx: TransportError",
         "httpcore: NetworkError ProtocolError TimeoutException",
-        "aiohttp.client_exceptions: ClientConnectorError",
         "botocore.exceptions: ConnectionError HTTPClientError",
         "kombu.exceptions: OperationalError",
         "sqlalchemy.exc: StatementError",

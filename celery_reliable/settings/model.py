@@ -85,7 +85,7 @@ class Settings:
         per_task=True,
     )
     fail_on: tuple[Any, ...] = rules.several(
-        "Errors that no attempt can cure, before everything else.",
+        "Errors that no attempt can cure. Of two listed classes the one nearest to the error wins, here on a tie.",
         expected="exception classes or dotted paths",
         member=rules.is_exception,
         per_task=True,

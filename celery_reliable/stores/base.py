@@ -251,7 +251,7 @@ class Store(Protocol):
         """Take back a submission whose publish failed. True when nothing of it will run.
 
         A never-claimed record of ``task_id`` becomes a tombstone (a new life falls back to its dead one) and the
-        ledger entry goes. False when somebody has claimed it.
+        ledger entry goes. False when somebody has claimed it, or another submission has joined it.
         """
         ...
 
@@ -393,8 +393,8 @@ class Store(Protocol):
         """Mark the letter replayed (its body becomes ``body``) and make its key wait for ``task_id``, in one step.
 
         The ledger entry is written whatever the ledger setting. Refused when the letter is gone, was replayed, or its
-        key has a later life or is done. The same ``task_id`` again answers `Replaying` again, so that a replayer that
-        was cut off can go on. ``job`` None: a letter without a key.
+        key has a later life or is done. The same ``task_id`` again replaces the letter's body, changes nothing else and
+        answers `Replaying` again, so that a replayer that was cut off can go on. ``job`` None: a letter without a key.
         """
         ...
 

@@ -61,6 +61,7 @@ class _Record:
     due_at: float = -math.inf
     claimed: bool = False
     confirmed: bool = False
+    joined: bool = False  # others were told that this job is theirs too
     published_at: float = -math.inf
     republish_after: float = _REPUBLISH_AFTER
     envelope: bytes | None = None
@@ -278,7 +279,9 @@ class MemoryStore:
     ) -> Existing:
         publish = _publish(record, task_id=task_id, canvas=canvas, now=now, backed=record.task_id in self._entries)
         if publish == "same":
-            self._keep(job, _sent_again(record, now=now))
+            record = self._keep(job, _sent_again(record, now=now))
+        if publish != "own" and task_id != record.task_id:
+            record = self._keep(job, replace(record, joined=True))
         if publish == "own" or (publish == "same" and task_id == record.task_id):
             self._note(task_id, envelope)
         later = publish == "own" and record.revoke_ttl is not None
@@ -309,7 +312,7 @@ class MemoryStore:
                 self._end(job, tombstone, task_id=task_id)
             elif record.task_id != task_id or record.state == "over":
                 self._entries.pop(task_id, None)
-            elif record.claimed or record.ended:
+            elif record.claimed or record.ended or record.joined:
                 return False
             else:
                 self._end(job, _withdrawn(record, now=now, stamp=job.stamp), task_id=task_id)
@@ -645,8 +648,10 @@ class MemoryStore:
             if letter is None:
                 return Refused("gone")
             if letter.status == "replayed":
-                again = letter.new_id == task_id
-                return Replaying(life=letter.new_life) if again else Refused("replayed", new_id=letter.new_id)
+                if letter.new_id != task_id:
+                    return Refused("replayed", new_id=letter.new_id)
+                self._letters.kept[letter_id] = replace(letter, body=body)
+                return Replaying(life=letter.new_life)
             record = self._find(job, now=now) if job is not None else None
             if record is not None and not _may_replay(record, letter_id=letter_id, letter=letter):
                 return Refused("superseded")

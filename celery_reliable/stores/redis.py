@@ -5,6 +5,7 @@ Needs Redis 7 or Valkey 7.2: scripts that finish work carry ``allow-oom``, so th
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
@@ -34,6 +35,7 @@ _VERBS = [
     "discard",
 ]
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
+_HEX = re.compile("[0-9a-f]+")
 _LIVE_TTL = 7 * 24 * 3600.0
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our monotonic clock and the server's serves
 
@@ -47,14 +49,19 @@ def _text(raw: bytes) -> str:
 
 
 def load_scripts() -> dict[str, bytes]:
-    """Return every verb's Lua, the shared part put in below its first line (the flags must stay on top)."""
+    """Return every verb's Lua with the shared part put in.
+
+    That is at the line ``-- common.lua``, where what comes before does without, or else below the first line, on which
+    the flags must stay.
+    """
     folder = resources.files("celery_reliable.stores").joinpath("lua")
     common = folder.joinpath("common.lua").read_text()
     scripts = {}
     for verb in _VERBS:
         text = folder.joinpath(f"{verb}.lua").read_text()
         flags, rest = text.split("\n", 1) if text.startswith("#!") else ("#!lua", text)
-        scripts[verb] = f"{flags}\n{common}\n{rest}".encode()
+        before, _, after = rest.rpartition("-- common.lua\n")
+        scripts[verb] = f"{flags}\n{before}{common}\n{after}".encode()
     return scripts
 
 
@@ -143,10 +150,10 @@ class RedisStore:
                 place.alone,
                 place.ledger,
                 keys.pulse(place.shard),
-                keys.checkpoint(job, place.shard),
+                place.checkpoint,
                 keys.letters(place.shard),
-                keys.outcome(job, place.shard),
-                keys.evidence(job, place.shard),
+                place.outcome,
+                place.evidence,
             ),
             (
                 place.field,
@@ -195,16 +202,16 @@ class RedisStore:
         entry_ends: bool = True,
     ) -> base.SettleAnswer:
         """See `Store.complete`."""
-        place, keys = self._keys.place(job), self._keys
+        place = self._keys.place(job)
         answer = self._link.script(
             "complete",
             (
                 place.record,
                 place.alone,
                 place.ledger,
-                keys.outcome(job, place.shard),
-                keys.checkpoint(job, place.shard),
-                keys.evidence(job, place.shard),
+                place.outcome,
+                place.checkpoint,
+                place.evidence,
             ),
             (
                 place.field,
@@ -212,7 +219,9 @@ class RedisStore:
                 _flat(token),
                 _ms(marker_ttl),
                 b"" if outcome is None else b"=" + outcome,
-                task_id if entry_ends else b"",
+                task_id,
+                int(entry_ends),
+                b"" if place.field else _packed_id(task_id),
             ),
         )
         self._wait(place)
@@ -223,7 +232,7 @@ class RedisStore:
     ) -> base.SettleAnswer:
         """See `Store.release`."""
         place = self._keys.place(job)
-        keys = (place.record, place.alone, place.ledger, self._keys.checkpoint(job, place.shard))
+        keys = (place.record, place.alone, place.ledger, place.checkpoint)
         values = (place.field, fence, _flat(token), outcome, int(delay * 1000), _ms(record_ttl))
         return _SETTLE_ANSWERS[self._link.script("release", keys, values)]
 
@@ -248,8 +257,8 @@ class RedisStore:
                 place.alone,
                 place.ledger,
                 *keys.letter_keys(place.shard),
-                keys.checkpoint(job, place.shard),
-                keys.evidence(job, place.shard),
+                place.checkpoint,
+                place.evidence,
             ),
             (place.field, fence, _flat(token), task_id, letter_id, letter, _ms(letter_ttl), letter_max),
         )
@@ -258,7 +267,7 @@ class RedisStore:
     def free(self, job: Job, *, token: str, evidence: bytes, keep: float) -> bool:
         """See `Store.free`."""
         place = self._keys.place(job)
-        keys = (place.record, place.alone, self._keys.evidence(job, place.shard))
+        keys = (place.record, place.alone, place.evidence)
         return bool(self._link.script("free", keys, (place.field, _flat(token), evidence, _ms(keep))))
 
     def settle(self, job: Job, *, task_id: str, state: base.SettleState, ttl: float) -> None:
@@ -268,14 +277,14 @@ class RedisStore:
             self._link.command("HDEL", place.ledger, task_id, key=place.ledger)
             return
         values = (place.field, task_id, state, _ms(ttl), _kept_id(job, task_id))
-        keys = (place.record, place.alone, place.ledger, self._keys.checkpoint(job, place.shard))
+        keys = (place.record, place.alone, place.ledger, place.checkpoint)
         self._link.script("settle", keys, values)
 
     def revoke(self, job: Job, *, task_id: str, ttl: float) -> None:
         """See `Store.revoke`."""
         place = self._keys.place(job)
         values = (place.field, task_id, _ms(ttl), _kept_id(job, task_id))
-        keys = (place.record, place.alone, place.ledger, self._keys.checkpoint(job, place.shard))
+        keys = (place.record, place.alone, place.ledger, place.checkpoint)
         self._link.script("revoke", keys, values)
 
     # --- checkpoints and steps
@@ -283,7 +292,7 @@ class RedisStore:
     def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float) -> base.SettleAnswer:
         """See `Store.save`."""
         place = self._keys.place(job)
-        keys = (place.record, place.alone, self._keys.checkpoint(job, place.shard))
+        keys = (place.record, place.alone, place.checkpoint)
         return _SETTLE_ANSWERS[
             self._link.script("save", keys, (place.field, fence, _flat(token), name, body, _ms(ttl)))
         ]
@@ -313,14 +322,19 @@ class RedisStore:
             order = self._keys.letter_order(shard)
             args = ("ZREVRANGEBYSCORE", order, upper, "-inf", "WITHSCORES", "LIMIT", 0, limit)
             found += [(score, shard, letter_id) for letter_id, score in _scored(self._link.command(*args, key=order))]
-        found = sorted(found, reverse=True)[:limit]
-        letters = [(letter_id, *raw) for _, shard, letter_id in found if (raw := self._letter_in(shard, letter_id))]
-        return base.LetterPage(letters, str(found[-1][0]) if len(found) == limit else "")
+        found.sort(reverse=True)
+        ends = found[limit - 1][0] if len(found) >= limit else 0
+        page = [one for one in found if one[0] >= ends]  # with all that were buried in the last one's microsecond
+        return base.LetterPage(self._bodies(page), str(ends) if ends else "")
 
-    def _letter_in(self, shard: int, letter_id: str) -> tuple[str, bytes] | None:
-        name = self._keys.letters(shard)
-        raw = self._link.command("HGET", name, letter_id, key=name)
-        return None if raw is None else _letter(raw)
+    def _bodies(self, page: Sequence[tuple[int, int, str]]) -> list[tuple[str, str, bytes]]:
+        """Read the letters of a page, in its order, one round trip a shard."""
+        bodies: dict[str, bytes | None] = {}
+        for shard in {shard for _, shard, _ in page}:
+            ids = [letter_id for _, own, letter_id in page if own == shard]
+            name = self._keys.letters(shard)
+            bodies |= zip(ids, self._link.command("HMGET", name, *ids, key=name), strict=True)
+        return [(letter_id, *_letter(raw)) for _, _, letter_id in page if (raw := bodies[letter_id]) is not None]
 
     def letter_counts(self) -> Mapping[str, int]:
         """See `Store.letter_counts`."""
@@ -356,7 +370,7 @@ class RedisStore:
     def discard(self, letter_id: str, job: Job | None) -> bool:
         """See `Store.discard`."""
         place = self._keys.place(job or Job(letter_id))
-        own = (place.record, place.alone, self._keys.checkpoint(job, place.shard)) if job else ()
+        own = (place.record, place.alone, place.checkpoint) if job else ()
         values = (letter_id, place.field if job else "", _ms(24 * 3600))
         return bool(self._link.script("discard", (*self._keys.letter_keys(place.shard), *own), values))
 
@@ -408,6 +422,14 @@ class RedisStore:
 
 def _kept_id(job: Job, task_id: str) -> str:
     return task_id if job.kind == "declared" else ""
+
+
+def _packed_id(task_id: str) -> bytes:
+    """Return a UUID as its 16 bytes, any other id as it is; `pack_id` in common.lua does the same."""
+    bare = task_id.replace("-", "")
+    if len(task_id) == 36 and len(bare) == 32 and _HEX.fullmatch(bare):  # noqa: PLR2004  # a UUID as text, without hyphens
+        return bytes.fromhex(bare)
+    return task_id.encode()
 
 
 def _flat(token: str) -> str:

@@ -22,7 +22,7 @@ Redis's allocator, which is why a finished declared key costs 165 bytes.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_reliable.stores.base import Job
 
@@ -31,15 +31,42 @@ _HOUR = 3_600_000_000  # microseconds
 _FIELD_BYTES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the record of a job lies: ``record`` and ``field`` in a bucket, or field b"" and the string ``alone``."""
+class Place(NamedTuple):
+    """Where the record of a job lies: ``record`` and ``field`` in a bucket, or field b"" and the string ``alone``.
+
+    A tuple, since two are made for every task that runs; the keys beside the record are put together when asked for.
+    """
 
     shard: int
+    prefix: str
+    digest: str
     record: str
     field: bytes
-    alone: str
-    ledger: str
+
+    @property
+    def alone(self) -> str:
+        """The key of a record in a string of its own."""
+        return f"{self.prefix}j:{self.digest}"
+
+    @property
+    def ledger(self) -> str:
+        """The key of the ledger."""
+        return f"{self.prefix}led"
+
+    @property
+    def outcome(self) -> str:
+        """The key of a long outcome."""
+        return f"{self.prefix}o:{self.digest}"
+
+    @property
+    def checkpoint(self) -> str:
+        """The key of checkpoint and steps."""
+        return f"{self.prefix}c:{self.digest}"
+
+    @property
+    def evidence(self) -> str:
+        """The key of the evidence."""
+        return f"{self.prefix}v:{self.digest}"
 
 
 class Keys:
@@ -59,26 +86,14 @@ class Keys:
 
     def place(self, job: Job) -> Place:
         """Return where the record of a job lies."""
-        bucket = _bucket(job.digest)
+        digest = job.digest
+        bucket = _bucket(digest)
         shard = bucket % self._shards
         prefix = self._prefixes[shard]
-        alone = f"{prefix}j:{_digest(job)}"
+        name = base64.urlsafe_b64encode(digest)[:22].decode()
         if job.kind == "own" and job.stamp:
-            record = f"{prefix}b:{job.stamp // _HOUR:x}:{bucket:x}"
-            return Place(shard, record, job.digest[:_FIELD_BYTES], alone, f"{prefix}led")
-        return Place(shard, alone, b"", alone, f"{prefix}led")
-
-    def outcome(self, job: Job, shard: int) -> str:
-        """Return the key of a long outcome."""
-        return f"{self._prefixes[shard]}o:{_digest(job)}"
-
-    def checkpoint(self, job: Job, shard: int) -> str:
-        """Return the key of checkpoint and steps."""
-        return f"{self._prefixes[shard]}c:{_digest(job)}"
-
-    def evidence(self, job: Job, shard: int) -> str:
-        """Return the key of the evidence."""
-        return f"{self._prefixes[shard]}v:{_digest(job)}"
+            return Place(shard, prefix, name, f"{prefix}b:{job.stamp // _HOUR:x}:{bucket:x}", digest[:_FIELD_BYTES])
+        return Place(shard, prefix, name, f"{prefix}j:{name}", b"")
 
     def ledger(self, shard: int) -> str:
         """Return the key of a shard's ledger."""
@@ -108,6 +123,3 @@ class Keys:
 def _bucket(digest: bytes) -> int:
     return int.from_bytes(digest[10:12], "big") % _BUCKETS
 
-
-def _digest(job: Job) -> str:
-    return base64.urlsafe_b64encode(job.digest)[:22].decode()

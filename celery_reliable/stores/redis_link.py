@@ -1,7 +1,6 @@
 """Talk to Redis in as few microseconds as redis-py allows, and in its own words about what went wrong.
 
-A verb takes an idle connection, sends, reads and puts it back: no pool lock, no retry wrapper, no decoding. That is
-about half of what ``Redis.evalsha`` costs. Clusters go through `redis.cluster.RedisCluster`, which follows redirects.
+A verb takes an idle `Line`, sends, reads and puts it back: no pool lock, no retry wrapper, no decoding. Clusters go through `redis.cluster.RedisCluster`, which follows redirects.
 """
 
 from __future__ import annotations
@@ -14,7 +13,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from redis import exceptions as driver
+
 from celery_reliable.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
+from celery_reliable.stores.redis_line import Line, ReplyError, pack_command
 
 CLUSTER_SHARDS = 64
 _T = TypeVar("_T")
@@ -76,7 +78,7 @@ class SingleLink:
         self._scripts = scripts
         self._shas = {verb: hashlib.sha1(body, usedforsecurity=False).hexdigest() for verb, body in scripts.items()}
         self._pool: Any = None
-        self._idle: deque[Any] = deque(maxlen=_IDLE)
+        self._idle: deque[Line] = deque(maxlen=_IDLE)
         self._pid = 0
 
     def command(self, *args: Any, key: str) -> Any:
@@ -95,53 +97,48 @@ class SingleLink:
         return _translated(self._evaluate, verb, (len(keys), *keys, *args))
 
     def _evaluate(self, verb: str, rest: tuple[Any, ...]) -> Any:
-        from redis.exceptions import NoScriptError  # noqa: PLC0415  # the driver is imported where it is used
-
         try:
             return self._call(("EVALSHA", self._shas[verb], *rest))
-        except NoScriptError:
+        except ReplyError as exc:
+            if not str(exc).startswith("NOSCRIPT"):
+                raise
             return self._call(("EVAL", self._scripts[verb], *rest))
 
-    def _call(self, args: Sequence[Any]) -> Any:
+    def _call(self, args: tuple[Any, ...]) -> Any:
         """Call once; a kept connection that the server has closed meanwhile is replaced by a new one, once."""
-        from redis.exceptions import ConnectionError as Lost  # noqa: PLC0415
-        from redis.exceptions import TimeoutError as TimedOut  # noqa: PLC0415
-
-        connection = self._take()
+        packed = pack_command(args)
+        line = self._take()
         try:
-            return self._exchange(connection, args)
-        except TimedOut:
+            return self._exchange(line, packed)
+        except TimeoutError:
             raise
-        except Lost:
+        except OSError:
             self._idle.clear()
-            return self._exchange(self._pool.make_connection(), args)
+            return self._exchange(Line(self._pool.make_connection()), packed)
 
-    def _exchange(self, connection: Any, args: Sequence[Any]) -> Any:
-        from redis.exceptions import ResponseError  # noqa: PLC0415
-
+    def _exchange(self, line: Line, packed: bytes) -> Any:
         try:
-            connection.send_command(*args)
-            reply = connection.read_response(disable_decoding=True)
-        except ResponseError as exc:
+            reply = line.exchange(packed)
+        except ReplyError as exc:
             if _may_follow_a_failover(exc):
-                connection.disconnect()
+                line.close()
             else:
-                self._idle.append(connection)
+                self._idle.append(line)
             raise
         except BaseException:
-            connection.disconnect()  # an interrupted exchange leaves a reply behind
+            line.close()  # an interrupted exchange leaves a reply behind
             raise
-        self._idle.append(connection)
+        self._idle.append(line)
         return reply
 
-    def _take(self) -> Any:
+    def _take(self) -> Line:
         if self._pid != os.getpid():
             self._idle = deque(maxlen=_IDLE)
             self._pool, self._pid = self._make_pool(), os.getpid()
         try:
             return self._idle.pop()
         except IndexError:
-            return self._pool.make_connection()
+            return Line(self._pool.make_connection())
 
     def wait(self, replicas: int, *, timeout: float, key: str) -> None:
         """See `Link.wait`: the connection used last is on top of the idle ones."""
@@ -154,9 +151,9 @@ class SingleLink:
     def close(self) -> None:
         """See `Link.close`."""
         while self._idle:
-            connection = self._idle.pop()
+            line = self._idle.pop()
             if self._pid == os.getpid():
-                connection.disconnect()
+                line.close()
 
 
 class ClusterLink:
@@ -196,11 +193,9 @@ class ClusterLink:
         return _translated(self._evaluate, verb, (len(keys), *keys, *args), str(keys[0]))
 
     def _evaluate(self, verb: str, rest: tuple[Any, ...], key: str) -> Any:
-        from redis.exceptions import NoScriptError  # noqa: PLC0415
-
         try:
             return self._call(("EVALSHA", self._shas[verb], *rest), key)
-        except NoScriptError:
+        except driver.NoScriptError:
             return self._call(("EVAL", self._scripts[verb], *rest), key)
 
     def _call(self, args: Sequence[Any], key: str) -> Any:
@@ -281,10 +276,10 @@ def masked(url: str) -> str:
 
 def _translated(call: Callable[..., _T], *args: Any) -> _T:
     """Call, and say driver errors in our words: away, full, or refused."""
-    from redis import exceptions as driver  # noqa: PLC0415  # the driver is imported where it is used
-
     try:
         return call(*args)
+    except ReplyError as exc:
+        raise _refused(exc) from exc
     except driver.AuthenticationError as exc:
         raise StoreError(_said(exc, "check user and password in reliable_store_url")) from exc
     except (driver.ConnectionError, driver.TimeoutError, driver.ClusterDownError, driver.TryAgainError) as exc:
@@ -297,6 +292,7 @@ def _translated(call: Callable[..., _T], *args: Any) -> _T:
         raise StoreUnavailable(_said(exc, "the call is tried again")) from exc
 
 
+_NOT_LET_IN = ("NOAUTH", "WRONGPASS", "NOPERM")
 _AWAY = ("LOADING", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "BUSY")
 
 
@@ -306,6 +302,8 @@ def _may_follow_a_failover(exc: Exception) -> bool:
 
 def _refused(exc: Exception) -> StoreError:
     text = str(exc)
+    if text.startswith(_NOT_LET_IN):
+        return StoreError(_said(exc, "check user and password in reliable_store_url"))
     if type(exc).__name__ == "OutOfMemoryError" or "OOM" in text or "maxmemory" in text:
         return StoreFull(_said(exc, "raise maxmemory or drain the backlog; finishing tasks goes on meanwhile"))
     if _may_follow_a_failover(exc):

@@ -37,6 +37,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._given_up: set[str] = set()
+        self._lost_before: set[str] = set()
 
     def start(self, parent: Any) -> None:
         """Start the thread."""
@@ -69,9 +70,12 @@ class LeaseKeeper(bootsteps.StartStopStep):
         except StoreError:
             runtime.events.emit("renew_failed", held=len(claims))
             return
+        lost_tokens = {held[key].token for key in lost}
         for key in lost:
-            if held[key] in state.active_requests:  # not one that ended meanwhile
+            # One that ends at this moment looks lost, too; what is lost stays so until the next beat.
+            if held[key].token in self._lost_before and held[key] in state.active_requests:
                 runtime.events.emit("lease_lost", task=held[key].name, task_id=held[key].id, key=key)
+        self._lost_before = lost_tokens
 
     def _claims(self) -> list[tuple[Job, str, float, ReliableRequest]]:
         running = [one for one in _snapshot() if isinstance(one, ReliableRequest) and one._app is self._app]  # noqa: SLF001  # no public name (5.7)

@@ -43,11 +43,19 @@ class Preflight(bootsteps.Step):
         """Raise `StartRefused` with every problem in its text."""
         super().__init__(parent, **kwargs)
         try:
-            runtime_of(parent.app)
+            check_settings(parent.app)
         except ConfigurationError as exc:
             raise StartRefused(*exc.args) from exc
         complete_transport_options(parent.app)
         correct_prefetch(parent)
+
+
+def check_settings(app: Celery) -> None:
+    """Raise ConfigurationError for wrong settings, and for wrong options of a registered task."""
+    runtime_of(app)
+    for task in app.tasks.values():
+        if hasattr(type(task), "reliable_settings"):
+            _ = task.reliable_settings
 
 
 def complete_transport_options(app: Celery) -> None:

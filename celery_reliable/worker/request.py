@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_reliable.settings import Settings
 
 TOKEN = "reliable_token"  # noqa: S105  # a name, not a secret
-_EVIDENCE_TTL = 7 * 86_400.0
+_RECORD_TTL = 7 * 86_400.0
 
 
 class ReliableRequest(Request):
@@ -80,16 +80,33 @@ class ReliableRequest(Request):
             return self._wait(exc.reason)
         if isinstance(exc, Reject) and isinstance(exc.reason, GiveBack):
             return self._return()
-        if isinstance(exc, TimeLimitExceeded | WorkerLostError) and not self._ended_on_purpose():
+        gone = isinstance(exc, TimeLimitExceeded | WorkerLostError)
+        if gone and self.task.acks_late and not self._ended_on_purpose():
             return self._lost(exc)
         return super().on_failure(exc_info, **options)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # Celery's signature
         """Account for a child that the hard time limit kills; billiard reports it a second time as a failure."""
-        if soft:
+        if soft or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
         self._lost(TimeLimitExceeded(timeout))
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:  # noqa: FBT001
+        """Free the key and end the ledger entry of a job that Celery (5.7) revokes, expires or terminates."""
+        super()._announce_revoked(reason, terminated, signum, expired)
+        store, job = self.runtime.store, self.job
+        try:
+            if terminated:
+                store.revoke(job, task_id=self.id, ttl=_RECORD_TTL)
+                store.free(job, token=self.token, evidence=b'{"cause": "revoked"}', keep=_RECORD_TTL)
+            store.settle(job, task_id=self.id, state="expired" if expired else "revoked", ttl=_RECORD_TTL)
+        except StoreError:
+            self._store_was_away("settle")
+
+    def _store_was_away(self, verb: str) -> None:
+        facts = {"task": self.name, "task_id": self.id, "key": self.job.key}
+        self.runtime.events.emit("store_unavailable", **facts, verb=verb, wait=0.0)
 
     def _ended_on_purpose(self) -> bool:
         return bool(self._already_revoked or self._already_cancelled)
@@ -110,13 +127,10 @@ class ReliableRequest(Request):
         evidence = _evidence(exc, pid=self.worker_pid)
         self.runtime.events.emit("evidence", task=self.name, task_id=self.id, key=self.job.key, cause=evidence["cause"])
         try:
-            self.runtime.store.free(
-                self.job, token=self.token, evidence=json.dumps(evidence).encode(), keep=_EVIDENCE_TTL
-            )
+            known = json.dumps(evidence).encode()
+            self.runtime.store.free(self.job, token=self.token, evidence=known, keep=_RECORD_TTL)
         except StoreError:
-            self.runtime.events.emit(
-                "store_unavailable", task=self.name, task_id=self.id, key=self.job.key, verb="free", wait=0
-            )
+            self._store_was_away("free")
         self.runtime.holding.give_back(self)
 
 

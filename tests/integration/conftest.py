@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.workers import Workers
+from celery_reliable.testing import servers
+from tests.integration.apps.jobs import client
+from tests.integration.apps.stage import Stage
+from tests.integration.workers import SHOWN_LINES, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from celery import Celery
 
 
 @pytest.fixture
@@ -21,3 +27,51 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
         yield fleet
     finally:
         fleet.close()
+
+
+# --- one Redis, one app and the workers of a whole module
+
+
+@pytest.fixture(scope="module")
+def module_redis() -> Iterator[servers.RedisServer]:
+    """A Redis for the tests of one module."""
+    with servers.start_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def module_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    """Start workers that serve all tests of a module."""
+    fleet = Workers(tmp_path_factory.mktemp("workers"))
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture(autouse=True)
+def _show_module_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Print what the module's workers logged: pytest shows it if the test failed."""
+    yield
+    if "module_workers" in request.fixturenames:
+        for worker in request.getfixturevalue("module_workers")._started:
+            sys.stdout.write("\n".join([f"--- log of {worker.name}", *worker.logs().splitlines()[-SHOWN_LINES:], ""]))
+
+
+@pytest.fixture(scope="module")
+def stage(module_redis: servers.RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """Broker, backend and store in three databases of the module's Redis."""
+    return stage_on(module_redis, directory=tmp_path_factory.mktemp("stage"))
+
+
+def stage_on(server: servers.RedisServer, *, directory: Path) -> Stage:
+    """Return a stage whose broker, backend and store are three databases of one server."""
+    broker, backend, store = (f"{server.url.removesuffix('/0')}/{database}" for database in range(3))
+    return Stage(directory, broker=broker, backend=backend, store=store)
+
+
+@pytest.fixture(scope="module")
+def app(stage: Stage) -> Iterator[Celery]:
+    """The app of the module's stage, to submit with."""
+    with client(stage) as app:
+        yield app

@@ -131,7 +131,7 @@ def test_sentinel_promotes_the_replica_of_a_killed_master(sentinels: int) -> Non
     """What the replica had is there after the fail-over, under the same service name."""
     with servers.start_redis_sentinel(sentinels=sentinels) as group:
         group.master.command("SET", "key", "value")
-        assert group.master.command("WAIT", 1, 2000) == 1
+        wait_until(lambda: group.replica.command("GET", "key") == "value", 10, "replication")
         group.master.kill()
         wait_until(lambda: group.master_port == group.replica.port, 30, "fail-over")
         watch = redis.Sentinel(group.addresses, socket_timeout=1)

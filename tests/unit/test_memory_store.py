@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import pytest
 
 pytest.register_assert_rewrite("tests.store_contract")
 
-from celery_reliable.stores.base import Existing, Run, Store  # noqa: E402  # the contract's asserts come rewritten
+from celery_reliable.stores.base import Existing, Job, Run, Store  # noqa: E402  # the contract's asserts come rewritten
 from celery_reliable.stores.memory import MemoryStore  # noqa: E402
-from tests.store_contract import StoreContract, StoreUnderTest, expect  # noqa: E402
+from tests.store_contract import StoreContract, StoreUnderTest, expect, kinds, together  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Clock:
@@ -59,6 +65,26 @@ def test_clock_that_stands_still_gives_growing_fences(harness: StoreUnderTest) -
     first = harness.run("A")
     harness.release("A", first)
     assert expect(Run, harness.claim("A")).fence > first.fence
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Let threads take turns as often as the interpreter can, so that a verb without its lock is caught."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-7)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_claims_that_interleave_give_one_run(harness: StoreUnderTest, eager_threads: None) -> None:
+    """P9: every verb is atomic under the store's lock."""
+    for number in range(30):
+        task_id = f"T{number}"
+        harness.submit(task_id, job=Job(task_id, kind="declared"))
+        answers = together(
+            8, lambda n, task_id=task_id: harness.claim(task_id, job=Job(task_id, kind="declared"), token=f"token {n}")
+        )
+        assert len(kinds(answers, Run)) == 1
 
 
 def test_two_stores_share_nothing() -> None:

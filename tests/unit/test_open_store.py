@@ -54,7 +54,9 @@ def test_unknown_scheme_names_setting_found_and_known_schemes() -> None:
     assert "redis:// rediss:// unix:// sentinel:// redis+cluster:// rediss+cluster:// memory://" in text
 
 
-@pytest.mark.parametrize("url", ["reddis://me:s3cret@host/0", "reddis://:s3cret@host/0?password=s3cret", "me:s3cret@host"])
+@pytest.mark.parametrize(
+    "url", ["reddis://me:s3cret@host/0", "reddis://:s3cret@host/0?password=s3cret", "me:s3cret@host"]
+)
 def test_passwords_do_not_reach_the_error(url: str) -> None:
     """Errors end in logs."""
     with pytest.raises(ConfigurationError) as caught:

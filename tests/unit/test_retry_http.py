@@ -306,6 +306,12 @@ def test_untrusted_certificate_is_permanent(https: str, get: Callable[[str], Non
     assert judge(raised(lambda: get(f"{https}/status/200"))) == Verdict.fail(rule="certificate")
 
 
+def test_untrusted_certificate_is_found_where_urllib3_keeps_it() -> None:
+    """Version 1 did not chain the reason."""
+    exc = urllib3.exceptions.MaxRetryError(None, "/", ssl.SSLCertVerificationError(1, "text"))  # type: ignore[arg-type]
+    assert judge(requests.exceptions.SSLError(exc)) == Verdict.fail(rule="certificate")
+
+
 @pytest.mark.parametrize("get", CLIENTS)
 def test_failed_handshake_is_transient(http: str, get: Callable[[str], None]) -> None:
     """Any other TLS error may be a connection that was cut."""

@@ -133,6 +133,8 @@ def test_celery_and_green_threads(exc: BaseException, expected: Verdict) -> None
 
 # --- the machine and Python
 
+FOREVER = "import threading; threading.Event().wait()"
+
 
 @pytest.mark.parametrize(
     ("call", "action", "rule"),
@@ -161,7 +163,7 @@ def test_celery_and_green_threads(exc: BaseException, expected: Verdict) -> None
         (lambda _: raise_(concurrent.futures.TimeoutError()), "retry", "timeout"),  # likewise
         (lambda _: raise_(multiprocessing.TimeoutError()), "retry", "timeout"),
         (
-            lambda _: subprocess.run([sys.executable, "-c", "input()"], check=True, stdin=-1, timeout=0.01),
+            lambda _: subprocess.run([sys.executable, "-c", FOREVER], check=True, timeout=0.01),
             "retry",
             "timeout",
         ),

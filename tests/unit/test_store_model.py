@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hypothesis import settings, strategies
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
 from celery_reliable.stores.base import (
     Busy,
@@ -20,8 +29,8 @@ from celery_reliable.stores.base import (
     Poisoned,
     Replaying,
     Run,
-    Settled,
     SettleAnswer,
+    Settled,
     Stale,
 )
 from celery_reliable.stores.memory import MemoryStore
@@ -58,9 +67,11 @@ class Told:
     attempts: int = 0
     lost: int = 0
     holder: Claim | None = None
+    freed: bool = False
     leased_until: float = 0.0
     revoked: bool = False
     ended: set[int] = field(default_factory=set)
+    joined: set[int] = field(default_factory=set)
     outcomes: dict[int, int] = field(default_factory=dict)
 
     def begin(self, *, life: int) -> None:
@@ -125,6 +136,8 @@ class LivesOfOneKey(RuleBasedStateMachine):
             assert self.state() == "waiting"
             return Message(task_id, answer.life)
         assert isinstance(answer, Existing)
+        if answer.publish != "own" and answer.task_id != task_id:
+            self.told.joined.add(answer.life)
         if answer.publish == "no":
             return multiple()
         assert answer.publish == "own" or answer.state in {"waiting", "running"}
@@ -134,10 +147,12 @@ class LivesOfOneKey(RuleBasedStateMachine):
     def withdraw(self, message: Message) -> None:
         """A producer whose publish failed takes its submission back, late perhaps."""
         holder = self.store.inspect(JOB).get("task_id") == message.task_id
+        life = int(self.store.inspect(JOB).get("life", "0"))
         before = self.state()
         withdrawn = self.store.withdraw(JOB, task_id=message.task_id)
         if withdrawn and holder and before == "waiting":
-            self.told.ended.add(message.life)
+            assert life not in self.told.joined, "a job was withdrawn from those who joined it"
+            self.told.ended.add(life)
         if before == "running" and holder:
             assert not withdrawn
             assert self.state() == "running"
@@ -162,7 +177,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
             return multiple()
         self.check_run(message, answer)
         claim = Claim(message, answer.fence, token, may_only_bury=isinstance(answer, Poisoned))
-        self.told.holder, self.told.leased_until = claim, self.seconds + TTL
+        self.told.holder, self.told.leased_until, self.told.freed = claim, self.seconds + TTL, False
         return claim
 
     def check_run(self, message: Message, answer: Run | Poisoned) -> None:
@@ -172,7 +187,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
         assert answer.fence > self.last_fence
         assert answer.life not in told.ended, "a message of an ended life runs"
         assert not (told.revoked and answer.life == told.life), "a revoked job runs"
-        assert message.life in (0, answer.life)
+        assert message.life <= answer.life
         told.lost += told.holder is not None
         told.begin(life=answer.life)
         self.last_fence = answer.fence
@@ -202,7 +217,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
     def keep(self, claim: Claim) -> None:
         """A keeper renews, too late perhaps."""
         lost = self.store.renew([(JOB, claim.token, TTL)], pulse_ttl=TTL)
-        if claim == self.told.holder:
+        if claim == self.told.holder and not self.told.freed:
             assert lost == []
             self.told.leased_until = self.seconds + TTL
         else:
@@ -250,9 +265,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
     @rule(claim=claims, body=strategies.sampled_from([b"one", b"two"]))
     def save(self, claim: Claim, body: bytes) -> None:
         """A worker saves a step, which resets no count."""
-        answer = self.store.save(
-            JOB, fence=claim.fence, token=claim.token, name="step:mail", body=body, ttl=FOREVER
-        )
+        answer = self.store.save(JOB, fence=claim.fence, token=claim.token, name="step:mail", body=body, ttl=FOREVER)
         self.expect_write(claim, answer, allowed=self.may_write(claim))
 
     @rule(target=letters, claim=consumes(claims))
@@ -282,7 +295,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
         freed = self.store.free(JOB, token=claim.token, evidence=b"{}", keep=FOREVER)
         assert freed == (claim == self.told.holder)
         if freed:
-            self.told.leased_until = self.seconds
+            self.told.leased_until, self.told.freed = self.seconds, True
 
     def expect_write(self, claim: Claim, answer: SettleAnswer, *, allowed: bool) -> None:
         """Only the newest claim writes."""

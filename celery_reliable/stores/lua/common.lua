@@ -6,7 +6,8 @@
 --         O: stamp of the submission that was withdrawn
 -- token   R: the claim's token; X: the letter's id; O: why it is over; W: letter of the dead life before this one
 -- marks   r revoked while running, f lease freed, x may only bury, e newer arguments in the ledger, p publish confirmed,
---         t<seconds>x<n> last publish by a producer and how many, l<life> the dead life before this one
+--         t<seconds>x<n> last publish by a producer and how many, l<life> the dead life before this one,
+--         j another submission counts on it
 -- A record lies in a string of its own, or (first run of an `own` key) in a field of an hourly bucket hash. `>` in the
 -- bucket means: look into the string. Long-lived states are moved there, so a bucket holds young records only.
 local ENDED = { X = true, O = true }
@@ -85,7 +86,8 @@ local function put(r, raw, ttl)
     return
   end
   redis.call('HSET', r.key, r.field, raw)
-  if redis.call('PEXPIRE', r.key, ttl, 'NX') == 0 then redis.call('PEXPIRE', r.key, ttl, 'GT') end
+  -- An eighth more than asked for, so that the next records of this bucket mostly need no PEXPIRE.
+  if redis.call('PTTL', r.key) < tonumber(ttl) then redis.call('PEXPIRE', r.key, math.floor(ttl * 1.125)) end
 end
 
 -- A live record in a bucket needs the bucket's own life only: renewals touch it.

@@ -11,6 +11,7 @@ local r = KEYS[4] and load(KEYS[4], KEYS[5], ARGV[1])
 local new_id = string.match(raw, '^r([^\n]*)\n')
 if new_id then
   if new_id ~= task_id then return { 'refused', 'replayed', new_id } end
+  redis.call('HSET', KEYS[1], letter_id, 'r' .. task_id .. '\n' .. ARGV[5])
   return { 'replaying', r and r.life or 1 }
 end
 -- A submission that ended without a claim (expired, skipped) has no later life either.

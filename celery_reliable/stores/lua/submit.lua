@@ -5,6 +5,17 @@
 -- Atomic because two submitters of one key must not both begin a life.
 local field, task_id, fp, envelope = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local canvas, replace, ttl = ARGV[5] == '1', ARGV[6] == '1', ARGV[7]
+
+-- What nearly every submission meets: nothing.
+if field == '' then
+  local record = 'W|1||||||||t' .. redis.call('TIME')[1] .. 'x0|' .. fp .. '|' .. task_id
+  if redis.call('SET', KEYS[2], record, 'PX', ttl, 'NX') then
+    if envelope ~= '' then redis.call('HSET', KEYS[3], task_id, envelope) end
+    return { 'new', 1 }
+  end
+end
+-- common.lua
+
 local us, ms = clock()
 local r = load(KEYS[1], KEYS[2], field)
 
@@ -44,6 +55,10 @@ if fp ~= '' and r.fp ~= '' and fp ~= r.fp and not replace then return { 'mismatc
 if marked(r, 'r') then
   enter(task_id)
   return existing('own', r.life + 1)
+end
+if unclaimed and not canvas and not marked(r, 'j') then
+  r.marks = 'j' .. r.marks
+  store(r, ttl)
 end
 if replace and unclaimed then
   r.fp = fp

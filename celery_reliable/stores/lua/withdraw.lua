@@ -2,7 +2,7 @@
 -- Take back a submission whose publish failed.
 -- KEYS  record, string of its own, ledger, letters
 -- ARGV  field, task id, ttl ms, id kept in the record or '', stamp us
--- Answer 1 nothing of it will run | 0 it has been claimed
+-- Answer 1 nothing of it will run | 0 it has been claimed, or another submission has joined it
 -- Atomic because a claim must not come between the look and the tombstone.
 local task_id, ttl = ARGV[2], ARGV[3]
 local r = load(KEYS[1], KEYS[2], ARGV[1])
@@ -11,7 +11,7 @@ if r and r.id ~= '' and r.id ~= task_id then
   return 1
 end
 if r and ENDED[r.st] then return 1 end
-if r and not (r.st == 'W' and marked(r, 't')) then return 0 end
+if r and not (r.st == 'W' and marked(r, 't') and not marked(r, 'j')) then return 0 end
 redis.call('HDEL', KEYS[3], task_id)
 if not r then
   r = fresh(KEYS[1], ARGV[1], 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
@@ -14,7 +15,11 @@ from celery import Celery, current_task, signals
 from pydantic import BaseModel
 
 from celery_reliable import Permanent, ReliableTask, Transient
+from celery_reliable.runtime import forget_runtime
 from tests.integration.apps.stage import Stage
+
+# Workers of these tests do not look for neighbours: it takes a second at each start.
+QUICK = ("--without-mingle", "--without-gossip")
 
 CONF: dict[str, Any] = {
     "reliable_lease_ttl": 3.0,  # the least
@@ -39,6 +44,19 @@ def make_app(stage: Stage, *, task_cls: bool = False, **conf: Any) -> Celery:
         app.task(**base, **{"bind": True, "name": body.__name__, "shared": False, **options})(body)
     app.register_task(Tally())
     return app
+
+
+@contextlib.contextmanager
+def client(stage: Stage, **conf: Any) -> Iterator[Celery]:
+    """An app to submit with, closed at the end."""
+    app = make_app(stage, **conf)
+    try:
+        yield app
+    finally:
+        forget_runtime(app)
+        # A result that is collected later would look for a server that is gone (Celery 5.7, `AsyncResult.__del__`).
+        app.backend.result_consumer.subscribed_to.clear()
+        app.close()
 
 
 def stage_of(task: Any) -> Stage:
@@ -130,9 +148,9 @@ def customer(self: Any, name: str, label: str) -> str:
     return name
 
 
-def unbound(label: str) -> str:
-    """Take no self."""
-    note(current_task, label)
+def unbound(label: Any) -> Any:
+    """Take no self, and hand on what was given."""
+    note(current_task, str(label))
     return label
 
 
@@ -297,7 +315,7 @@ TASKS: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
     (busy, {}),
     (order, {"idempotency_key": "order:{order_id}"}),
     (pair, {"idempotency_key": "arguments"}),
-    (customer, {"idempotency_key": lambda name, label: f"customer:{name.lower()}"}),
+    (customer, {"idempotency_key": lambda name, label: f"customer:{name.lower()}", "fingerprint_args": ("label",)}),
     (unbound, _own),
     (settle, {"bind": False, "pydantic": True, "idempotency_key": "arguments"}),
     (parent, {}),

@@ -1,0 +1,461 @@
+"""Write the reference pages from the code, and the dark picture from the light one: ``python docs/generate.py``.
+
+With ``--check`` nothing is written; the exit code is 1 when a page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+import celery_reliable
+from celery_reliable import errors, task
+from celery_reliable.cli import reliable
+from celery_reliable.events import EVENTS
+from celery_reliable.retries import answers, codes, table
+from celery_reliable.settings import PER_TASK, TASK_ONLY, Setting, describe
+from celery_reliable.task import ReliableTask
+
+DOCS: Final = Path(__file__).resolve().parent
+NOTE: Final = "<!-- Written by docs/generate.py from the code. Change the code, then run `make docs`. -->"
+LEVELS: Final = {10: "debug", 20: "info", 30: "warning", 40: "error"}
+INSIDE: Final = (
+    *("idempotency_key", "attempt", "fence", "slot", "draining", "stop_if_draining", "checkpoint"),
+    *("once", "once_key", "snooze", "retry"),
+)
+CHECKPOINT: Final = ("load", "save")
+OVERRIDE: Final = ("classify",)
+DARK: Final[Mapping[str, str]] = {
+    "#1e293b": "#e6edf3",
+    "#64748b": "#98a6b8",
+    "#fbfcfe": "#12171f",
+    "#e2e8f0": "#283241",
+    "#ffffff": "#1b222d",
+    "#cbd5e1": "#3d4a5c",
+    "#2563eb": "#6ea8fe",
+    "#059669": "#3ecf94",
+    "#b45309": "#f0b04f",
+    "#0e7490": "#4cc3dc",
+    "#7c3aed": "#b294f7",
+    "#dc2626": "#f58080",
+    "#475569": "#b6c2d1",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write every page that differs, or with ``--check`` name them. Returns the exit code."""
+    stale = {path: text for path, text in pages().items() if not path.exists() or path.read_text("utf-8") != text}
+    if "--check" in arguments:
+        sys.stdout.writelines(f"{path.relative_to(DOCS)} is not what the code says\n" for path in stale)
+        return 1 if stale else 0
+    for path, text in stale.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return 0
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of every generated file."""
+    reference = {
+        "settings": settings_page(),
+        "task": task_page(),
+        "events": events_page(),
+        "exceptions": exceptions_page(),
+        "retry-rules": retry_rules_page(),
+        "cli": cli_page(),
+        "api": api_page(),
+    }
+    written = {DOCS / "reference" / f"{name}.md": text for name, text in reference.items()}
+    return {**written, DOCS / "_static" / "life-dark.svg": dark(DOCS / "_static" / "life-light.svg")}
+
+
+def dark(light: Path) -> str:
+    """Return a picture in the dark palette. A colour that the palette does not know is a KeyError."""
+    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: DARK[colour[0]], light.read_text("utf-8"))
+
+
+# --- settings
+
+
+def settings_page() -> str:
+    """Return the page of all settings."""
+    built = [one for one in describe() if one.built]
+    later = [one for one in describe() if not one.built]
+    return page(
+        "Settings",
+        """
+        Each is a name in the Celery configuration: `app.conf.reliable_lease_ttl = 20`, a line in the configuration module,
+        or `CELERY_RELIABLE_LEASE_TTL` in a Django namespace. What a project sets wins over the preset. Durations are in
+        seconds; fractions are allowed. A wrong value, a wrong combination and an unknown `reliable_*` name stop the worker
+        at its start, and the first submission in a producer, with one line per problem.
+
+        *Task option* marks what a task may set for itself: `@app.task(base=ReliableTask, lease_ttl=60)`.
+        """,
+        grid(("setting", "default", "meaning"), map(_setting_row, built)),
+        """
+        Of the store's schemes, `sqlite://`, `postgresql://` and `django://` come with a later version. `memory://` is a store
+        inside one process, for tests.
+        """,
+        "## Reserved",
+        """
+        These names belong to later versions. Until then only the default is accepted, so that no project believes it has
+        what it has not.
+        """,
+        grid(("setting", "default", "meaning"), map(_reserved_row, later)),
+        "## What the preset sets of Celery's own",
+        "`celery_reliable.presets` also makes Celery keep a message until its outcome is written:",
+        '```{literalinclude} ../../celery_reliable/presets.py\n:start-after: "# --- Celery:"\n:end-before: "# --- celery_reliable:"\n```',
+        """
+        On Redis a worker also merges `unacked_restore_interval`, `unacked_restore_throttle` and `unacked_mutex_expire` into
+        `broker_transport_options`, so that unacknowledged messages are looked at every 5 seconds. Your own keys win.
+        """,
+    )
+
+
+def _setting_row(setting: Setting) -> tuple[str, str, str]:
+    name, default, meaning = _reserved_row(setting)
+    expected = setting.expected[:1].upper() + setting.expected[1:]
+    option = " *Task option.*" if setting.per_task else ""
+    return name, default, f"{meaning} {code(expected)}.{option}"
+
+
+def _reserved_row(setting: Setting) -> tuple[str, str, str]:
+    return f"`{setting.name}`", f"`{_number(setting.default)!r}`{_readable(setting)}", setting.meaning
+
+
+def _number(default: Any) -> Any:  # Any: the default of any setting
+    return int(default) if isinstance(default, float) and default.is_integer() and default > 1 else default
+
+
+def _readable(setting: Setting) -> str:
+    if setting.unit == "seconds" and setting.default:
+        return f" s{_long(setting.default)}"
+    return f" {setting.unit}" if setting.unit and setting.default else ""
+
+
+def _long(seconds: float) -> str:
+    days = seconds / 86_400
+    return f" ({days:g} {'day' if days == 1 else 'days'})" if days >= 1 else ""
+
+
+# --- the task
+
+
+def task_page() -> str:
+    """Return the page about what a task may set, ask and do."""
+    settings = {one.name.removeprefix("reliable_"): one for one in describe()}
+    attributes = attribute_docs(ast.parse(inspect.getsource(task)), "ReliableTask")
+    own = [(f"`{name}`", "", first_paragraph(attributes[name])) for name in TASK_ONLY if name in attributes]
+    options = [settings[name] for name in PER_TASK if settings[name].built]
+    later = [name for name in PER_TASK if not settings[name].built] + [name for name in TASK_ONLY if name not in attributes]
+    return page(
+        "ReliableTask",
+        "`@app.task(base=ReliableTask, bind=True, ...)`, or for every task of an app `Celery(task_cls=\"celery_reliable:ReliableTask\")`.",
+        markdown(after_first_line(ReliableTask)),
+        "## Options",
+        "Each is a decorator option and a class attribute. An option that is not given is as the setting of its name says.",
+        grid(("option", "setting", "meaning"), [*own, *map(_option_row, options)]),
+        f"Reserved for later versions, and refused or without effect until then: {', '.join(f'`{name}`' for name in later)}.",
+        "## Inside a run",
+        "Of a task that is bound (`bind=True`):",
+        grid(("`self.` ...", "meaning"), map(_member_row, INSIDE)),
+        "Of `self.checkpoint`:",
+        grid(("`self.checkpoint.` ...", "meaning"), [_row_of(_checkpoint_class(), name) for name in CHECKPOINT]),
+        "## To override",
+        grid(("method", "meaning"), map(_member_row, OVERRIDE)),
+        "## Submitting",
+        "`delay`, `apply_async` and every canvas work as in Celery. `apply_async` takes one option more:",
+        "```python\ncharge.apply_async((order_id,), idempotency_key=f\"charge:{order_id}\")\n```",
+        markdown(inspect.getdoc(ReliableTask.apply_async) or ""),
+    )
+
+
+def _option_row(setting: Setting) -> tuple[str, str, str]:
+    return f"`{setting.name.removeprefix('reliable_')}`", f"`{setting.name}`", setting.meaning
+
+
+def _member_row(name: str) -> tuple[str, str]:
+    if name == "idempotency_key":
+        return f"`{name}`", "The key of this job. Give it to APIs that take one."
+    return _row_of(ReliableTask, name)
+
+
+def _row_of(owner: type, name: str) -> tuple[str, str]:
+    member = inspect.getattr_static(owner, name)
+    call = f"({_parameters(member)})" if inspect.isfunction(member) else ""
+    return f"`{name}{call}`", " ".join(markdown(inspect.getdoc(member) or "").split())
+
+
+def _parameters(function: Any) -> str:  # Any: inspect's own
+    given = list(inspect.signature(function).parameters.values())[1:]
+    return ", ".join(str(one.replace(annotation=inspect.Parameter.empty)) for one in given)
+
+
+def _checkpoint_class() -> type:
+    from celery_reliable.checkpoints import Checkpoint  # noqa: PLC0415  # beside its only use
+
+    return Checkpoint
+
+
+def attribute_docs(module: ast.Module, class_name: str) -> dict[str, str]:
+    """Return the texts that stand below the attributes of a class, and "" for attributes without one."""
+    found = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    below = [*found.body[1:], None]
+    pairs = zip(found.body, below, strict=True)
+    return {
+        one.target.id: _text(after)
+        for one, after in pairs
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+    }
+
+
+def _text(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return inspect.cleandoc(node.value.value)
+    return ""
+
+
+# --- events
+
+
+def events_page() -> str:
+    """Return the page of all events."""
+    rows = [
+        (f"`{name}`", LEVELS[event.level], event.message, ", ".join(f"`{field}`" for field in event.fields))
+        for name, event in EVENTS.items()
+    ]
+    return page(
+        "Events",
+        """
+        What celery_reliable does that you did not ask for in so many words is an event: one log line and one call of every
+        hook. The names, and the fields of each, are part of the public interface.
+
+        The logger is `celery_reliable`. The message is constant, the facts are in the record's attributes:
+        `reliable_event` is the name, and every field is `reliable_` and its name, such as `reliable_task_id`. Arguments,
+        results and passwords are in no event.
+
+        A hook is `hook(name, fields)`, called in the thread that emits. What it raises is logged, and changes nothing else:
+        """,
+        "```python\ndef count(name, fields):\n    counters[name, fields.get(\"task\")] += 1\n\n\napp.conf.reliable_event_hooks = [count]  # or a dotted path, \"shop.metrics:count\"\n```",
+        grid(("event", "level", "message", "fields"), rows),
+    )
+
+
+# --- exceptions
+
+
+def exceptions_page() -> str:
+    """Return the page of all exceptions."""
+    tree = re.search(r"::\n\n(.*?)\n\nEvery", errors.__doc__ or "", re.DOTALL)
+    classes = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, BaseException)]
+    rows = [(f"`{one.__name__}`", _fields_of(one), markdown(inspect.getdoc(one) or "")) for one in classes]
+    missing = [f"`{one.__name__}`" for one in classes if one.__name__ not in celery_reliable.__all__]
+    return page(
+        "Exceptions",
+        f"All are in `celery_reliable.errors`; all but {' and '.join(missing)} also in `celery_reliable` itself.",
+        f"```text\n{textwrap.dedent(tree[1] if tree else '').replace('``', '')}\n```",
+        "Every one survives pickling with its fields, and result backends rebuild it.",
+        grid(("exception", "fields", "meaning"), rows),
+    )
+
+
+def _fields_of(exception: type[BaseException]) -> str:
+    given = list(inspect.signature(exception.__init__).parameters.values())[1:]
+    return ", ".join(f"`{one.name}`" for one in given if one.kind in {one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD})
+
+
+# --- retry rules
+
+
+def retry_rules_page() -> str:
+    """Return the page of the built-in rules."""
+    transient = sorted(status for status in answers.TRANSIENT_STATUS if status < 500)  # noqa: PLR2004  # 5xx is a class
+    states = [(verdict, _prefixes(verdict)) for verdict in ("retry", "fail")]
+    rules = [(f"`{rule.name}`", _verdict(rule), _by_module(rule.classes), rule.why) for rule in table.RULES]
+    return page(
+        "Built-in retry rules",
+        """
+        What an exception means when the task says nothing about it. None of these libraries is imported: exceptions are known
+        by the names of their classes, and the nearest class in the method resolution order decides. The rule's name is in
+        the event `retried`. How to overrule them: [](../how-to/classify-errors.md).
+        """,
+        "## HTTP answers",
+        f"""
+        An exception that carries an HTTP answer (requests, httpx, aiohttp, urllib, botocore, Stripe and clients like them) is
+        judged by its status: {', '.join(map(str, transient))} and every 5xx are tried again, any other 4xx fails. A
+        `Retry-After` header, in seconds or as a date, is the least wait. AWS error codes that mean throttling are tried again
+        whatever the status.
+        """,
+        "## SQLSTATE",
+        "A database error that carries a SQLSTATE is judged by the longest of these prefixes:",
+        grid(("verdict", "begins with"), states),
+        "## Classes",
+        grid(("rule", "verdict", "classes", "because"), rules),
+        "What no rule knows is decided by `reliable_on_unknown_error`.",
+    )
+
+
+def _prefixes(verdict: str) -> str:
+    return " ".join(f"`{prefix}`" for prefix, given in codes.SQLSTATES.items() if given == verdict)
+
+
+def _verdict(rule: table.Rule) -> str:
+    word = "by its content" if callable(rule.verdict) else rule.verdict
+    return f"{word}, as `{rule.reason}`" if rule.reason else word
+
+
+def _by_module(classes: Iterable[str]) -> str:
+    modules: dict[str, list[str]] = {}
+    for name in classes:
+        module, _, short = name.rpartition(".")
+        modules.setdefault(module, []).append(f"`{short}`")
+    return "; ".join(f"{module}: {' '.join(names)}" for module, names in modules.items())
+
+
+# --- the command line
+
+
+def cli_page() -> str:
+    """Return the page of all commands."""
+    return page(
+        "Command line",
+        """
+        `celery -A proj reliable ...` is there as soon as the package is installed. Exit codes: 0 done, 1 something was refused,
+        not found or failed, 2 wrong usage.
+        """,
+        *(_command(command, path) for path, command in commands(reliable, ("reliable",))),
+    )
+
+
+def commands(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Iterate over the commands that do something, with the words that call them."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        elif command is not None:
+            yield (*path, name), command
+
+
+def _command(command: click.Command, path: tuple[str, ...]) -> str:
+    arguments = [one.metavar or one.name or "" for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    words = " ".join(["celery -A proj", *path, *(["[OPTIONS]"] if options else []), *arguments])
+    rows = [(_option_words(option), _option_help(option)) for option in options]
+    help_ = inspect.cleandoc(command.help or "")
+    return f"## `{' '.join(path)}`\n\n```text\n{words}\n```\n\n{help_}\n\n{grid(('option', 'meaning'), rows)}"
+
+
+def _option_words(option: click.Option) -> str:
+    value = "" if option.is_flag else f" {option.metavar or _value_words(option.type)}"
+    return ", ".join(f"`{one}{value}`" for one in option.opts)
+
+
+def _value_words(wanted: click.ParamType) -> str:
+    if isinstance(wanted, click.Choice):
+        return "/".join(wanted.choices)
+    return "N" if isinstance(wanted, click.IntRange) else wanted.name.upper()
+
+
+def _option_help(option: click.Option) -> str:
+    default = f" Default: `{option.default}`." if option.show_default else ""
+    return f"{option.help or ''}{default}"
+
+
+# --- public names
+
+
+def api_page() -> str:
+    """Return the page of all public names."""
+    exceptions = [one for one in celery_reliable.__all__ if one in vars(errors)]
+    functions = ("install", "scope")
+    others = [one for one in celery_reliable.__all__ if one not in (*exceptions, *functions, "ReliableTask")]
+    return page(
+        "Public names",
+        """
+        What is listed here is promised: it changes only with a line in the changelog. So are the names of settings, events and
+        commands. `import celery_reliable` imports neither Celery nor Redis; names are loaded when they are first used.
+        """,
+        "| name | what it is |\n|---|---|\n" + "\n".join(_public_row(name) for name in celery_reliable.__all__),
+        """
+        Also public: the modules `celery_reliable.presets` (for `config_from_object`), `celery_reliable.errors`, and the protocol
+        `celery_reliable.stores.base.Store`.
+        """,
+        "## Functions",
+        *(directive(f"autofunction:: celery_reliable.{name}") for name in functions),
+        "## Values",
+        *(directive(f"autoclass:: celery_reliable.{name}", ":members:") for name in others),
+        "## The store",
+        directive("autoclass:: celery_reliable.stores.base.Store", ":members:", ":member-order: bysource"),
+    )
+
+
+def _public_row(name: str) -> str:
+    made = getattr(celery_reliable, name)
+    target = "exceptions.md" if name in vars(errors) else "task.md"
+    shown = f"[`{name}`]({target})" if name in vars(errors) or name == "ReliableTask" else f"{{py:obj}}`~celery_reliable.{name}`"
+    return f"| {shown} | {cell(first_line(made))} |"
+
+
+# --- text
+
+
+def page(title: str, *parts: str) -> str:
+    """Return a page: title, note, parts."""
+    blocks = [f"# {title}", NOTE, *(textwrap.dedent(part).strip() for part in parts)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = [titles, ["---"] * len(titles), *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Return a text that fits into a table."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def directive(*lines: str) -> str:
+    """Return a directive of Sphinx."""
+    return "\n".join(["```{eval-rst}", f".. {lines[0]}", *(f"   {line}" for line in lines[1:]), "```"])
+
+
+def code(text: str) -> str:
+    """Set what is quoted, and schemes, as code."""
+    return re.sub(r"'[^' ]+'|[a-z+]+://", lambda found: f"`{found[0]}`", text)
+
+
+def markdown(docstring: str) -> str:
+    """Turn our docstrings, which are nearly Markdown, into it."""
+    without = re.sub(r"\n*\.\. versionadded:: .*", "", docstring)
+    return without.replace("``", "`").strip()
+
+
+def first_paragraph(text: str) -> str:
+    """Return the first paragraph as one line."""
+    return " ".join(markdown(text).partition("\n\n")[0].split())
+
+
+def first_line(made: object) -> str:
+    """Return the first line of a docstring."""
+    return markdown((inspect.getdoc(made) or "").partition("\n")[0])
+
+
+def after_first_line(made: object) -> str:
+    """Return a docstring without its first line."""
+    return (inspect.getdoc(made) or "").partition("\n")[2].strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
