@@ -54,6 +54,10 @@ EVENTS: dict[str, Event] = {
     "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),
     "renew_failed": Event(logging.WARNING, "leases could not be renewed", ("held",)),
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
+    # recovery
+    "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "published_again": Event(logging.WARNING, "submission vanished from the broker, published again", _JOB),
+    "lost": Event(logging.ERROR, "published again and again, never settled: dead-lettered", _JOB),
     # dead letters
     "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
     "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),

@@ -42,6 +42,7 @@ def prepared_retry(task: ReliableTask, **options: Any) -> Retry:
     """Let Celery's own `Task.retry` build the retry (merged arguments, options) without publishing it.
 
     For an eager request `Task.retry` (5.7) returns the signature instead of sending it; nothing else depends on the flag.
+    It also leaves its ``max_retries`` on the task, where ``autoretry_for`` takes it for the limit of the next run.
     """
     request = task.request
     eager, request.is_eager = request.is_eager, True
@@ -50,6 +51,7 @@ def prepared_retry(task: ReliableTask, **options: Any) -> Retry:
         return prepared
     finally:
         request.is_eager = eager
+        task.__dict__.pop("override_max_retries", None)
 
 
 def give_back(message: Message) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -195,6 +196,13 @@ class ReliableTask(Task):
     def _retry_limit(self, given: int | None) -> int:
         return self.reliable_settings.max_retries if given is None else given
 
+    def replace(self, sig: Any) -> Any:
+        """Hand this job's task id to another task or canvas; see `celery.app.task.Task.replace`."""
+        execution = Execution.current(self)
+        if execution is not None:
+            execution.replaced = True
+        return super().replace(sig)
+
     def snooze(self, seconds: float) -> NoReturn:
         """Stop here and run again after ``seconds``; no attempt is spent. At most ``reliable_max_snoozes`` times."""
         raise Snooze(seconds)
@@ -256,12 +264,17 @@ class ReliableTask(Task):
         """This task's settings: its own options over the project's. Raises `ConfigurationError` for a wrong option."""
         made: Settings | None = type(self).__dict__.get("_reliable_settings")
         if made is None:
-            made = runtime_of(self.app).settings.for_task(self.name, **_options_given(type(self)))
+            settings, given = runtime_of(self.app).settings, _options_given(type(self))
+            waits = self.name == _CHORD_UNLOCK and given.get("max_retries", 0) is None
+            made = replace(settings, max_retries=_UNBOUNDED) if waits else settings.for_task(self.name, **given)
             setattr(type(self), "_reliable_settings", made)  # noqa: B010  # the class of one task, made by Celery
         return made
 
 
 _UNBOUNDED = 1 << 60
+# Celery's own task that asks again and again whether a chord is complete, for backends that cannot count; it is an
+# ordinary task of the app, so an app's task_cls makes it one of ours.
+_CHORD_UNLOCK = "celery.chord_unlock"
 # Celery reads these from the decorator (5.7, celery/app/autoretry.py); its Task class has no such attributes.
 _OPTIONS_OF_AUTORETRY = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_jitter")
 

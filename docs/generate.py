@@ -18,6 +18,7 @@ import click
 
 import celery_reliable
 from celery_reliable import errors, task
+from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.cli import reliable
 from celery_reliable.events import EVENTS
 from celery_reliable.retries import answers, codes, table
@@ -27,6 +28,20 @@ from celery_reliable.task import ReliableTask
 DOCS: Final = Path(__file__).resolve().parent
 NOTE: Final = "<!-- Written by docs/generate.py from the code. Change the code, then run `make docs`. -->"
 LEVELS: Final = {10: "debug", 20: "info", 30: "warning", 40: "error"}
+HOOK_EXAMPLE: Final = """
+```python
+from collections import Counter
+
+counters = Counter()
+
+
+def count(name, fields):
+    counters[name, fields.get("task")] += 1
+
+
+app.conf.reliable_event_hooks = [count]  # or a dotted path, "shop.metrics:count"
+```
+"""
 INSIDE: Final = (
     *("idempotency_key", "attempt", "fence", "slot", "draining", "stop_if_draining", "checkpoint"),
     *("once", "once_key", "snooze", "retry"),
@@ -155,10 +170,11 @@ def task_page() -> str:
     attributes = attribute_docs(ast.parse(inspect.getsource(task)), "ReliableTask")
     own = [(f"`{name}`", "", first_paragraph(attributes[name])) for name in TASK_ONLY if name in attributes]
     options = [settings[name] for name in PER_TASK if settings[name].built]
-    later = [name for name in PER_TASK if not settings[name].built] + [name for name in TASK_ONLY if name not in attributes]
+    later = [name for name in PER_TASK if not settings[name].built] + [
+        name for name in TASK_ONLY if name not in attributes
+    ]
     return page(
         "ReliableTask",
-        "`@app.task(base=ReliableTask, bind=True, ...)`, or for every task of an app `Celery(task_cls=\"celery_reliable:ReliableTask\")`.",
         markdown(after_first_line(ReliableTask)),
         "## Options",
         "Each is a decorator option and a class attribute. An option that is not given is as the setting of its name says.",
@@ -168,12 +184,12 @@ def task_page() -> str:
         "Of a task that is bound (`bind=True`):",
         grid(("`self.` ...", "meaning"), map(_member_row, INSIDE)),
         "Of `self.checkpoint`:",
-        grid(("`self.checkpoint.` ...", "meaning"), [_row_of(_checkpoint_class(), name) for name in CHECKPOINT]),
+        grid(("`self.checkpoint.` ...", "meaning"), [_row_of(Checkpoint, name) for name in CHECKPOINT]),
         "## To override",
         grid(("method", "meaning"), map(_member_row, OVERRIDE)),
         "## Submitting",
         "`delay`, `apply_async` and every canvas work as in Celery. `apply_async` takes one option more:",
-        "```python\ncharge.apply_async((order_id,), idempotency_key=f\"charge:{order_id}\")\n```",
+        '```python\ncharge.apply_async((order_id,), idempotency_key=f"charge:{order_id}")\n```',
         markdown(inspect.getdoc(ReliableTask.apply_async) or ""),
     )
 
@@ -197,12 +213,6 @@ def _row_of(owner: type, name: str) -> tuple[str, str]:
 def _parameters(function: Any) -> str:  # Any: inspect's own
     given = list(inspect.signature(function).parameters.values())[1:]
     return ", ".join(str(one.replace(annotation=inspect.Parameter.empty)) for one in given)
-
-
-def _checkpoint_class() -> type:
-    from celery_reliable.checkpoints import Checkpoint  # noqa: PLC0415  # beside its only use
-
-    return Checkpoint
 
 
 def attribute_docs(module: ast.Module, class_name: str) -> dict[str, str]:
@@ -240,11 +250,12 @@ def events_page() -> str:
 
         The logger is `celery_reliable`. The message is constant, the facts are in the record's attributes:
         `reliable_event` is the name, and every field is `reliable_` and its name, such as `reliable_task_id`. Arguments,
-        results and passwords are in no event.
+        results and passwords are in no event; a key is, with the arguments that you put into it.
 
-        A hook is `hook(name, fields)`, called in the thread that emits. What it raises is logged, and changes nothing else:
+        A hook is `hook(name, fields)`, called in the process and thread that emits, which is a pool child for most of them.
+        What it raises is logged, and changes nothing else:
         """,
-        "```python\ndef count(name, fields):\n    counters[name, fields.get(\"task\")] += 1\n\n\napp.conf.reliable_event_hooks = [count]  # or a dotted path, \"shop.metrics:count\"\n```",
+        HOOK_EXAMPLE,
         grid(("event", "level", "message", "fields"), rows),
     )
 
@@ -290,7 +301,7 @@ def retry_rules_page() -> str:
         "## HTTP answers",
         f"""
         An exception that carries an HTTP answer (requests, httpx, aiohttp, urllib, botocore, Stripe and clients like them) is
-        judged by its status: {', '.join(map(str, transient))} and every 5xx are tried again, any other 4xx fails. A
+        judged by its status: {", ".join(map(str, transient))} and every 5xx are tried again, any other 4xx fails. A
         `Retry-After` header, in seconds or as a date, is the least wait. AWS error codes that mean throttling are tried again
         whatever the status.
         """,
@@ -360,7 +371,7 @@ def _option_words(option: click.Option) -> str:
     return ", ".join(f"`{one}{value}`" for one in option.opts)
 
 
-def _value_words(wanted: click.ParamType) -> str:
+def _value_words(wanted: click.ParamType[Any]) -> str:
     if isinstance(wanted, click.Choice):
         return "/".join(wanted.choices)
     return "N" if isinstance(wanted, click.IntRange) else wanted.name.upper()
@@ -402,7 +413,11 @@ def api_page() -> str:
 def _public_row(name: str) -> str:
     made = getattr(celery_reliable, name)
     target = "exceptions.md" if name in vars(errors) else "task.md"
-    shown = f"[`{name}`]({target})" if name in vars(errors) or name == "ReliableTask" else f"{{py:obj}}`~celery_reliable.{name}`"
+    shown = (
+        f"[`{name}`]({target})"
+        if name in vars(errors) or name == "ReliableTask"
+        else f"{{py:obj}}`~celery_reliable.{name}`"
+    )
     return f"| {shown} | {cell(first_line(made))} |"
 
 

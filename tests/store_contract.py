@@ -31,8 +31,8 @@ from celery_reliable.stores.base import (
     Refused,
     Replaying,
     Run,
-    Settled,
     SettleAnswer,
+    Settled,
     Stale,
     Store,
     SubmitAnswer,
@@ -178,7 +178,7 @@ def together(count: int, call: Callable[[int], Answer]) -> list[Answer]:
         try:
             barrier.wait(timeout=LONG)
             answers.append(call(number))
-        except BaseException as exc:  # a thread cannot fail the test by itself
+        except BaseException as exc:  # noqa: BLE001  # a thread cannot fail the test by itself
             failures.append(exc)
 
     threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
@@ -424,7 +424,7 @@ class Submitting:
         assert expect(Done, harness.claim("B", life=life)).outcome == b"out"
 
     @pytest.mark.parametrize("state", ["expired", "revoked", "skipped"])
-    def test_another_id_over_an_ended_job_is_new(self, harness: StoreUnderTest, state: str) -> None:
+    def test_another_id_over_an_ended_job_is_new(self, harness: StoreUnderTest, state: Any) -> None:
         """P5, T3: it starts a new life with a new number."""
         harness.submit("A")
         harness.settle("A", state)
@@ -497,9 +497,13 @@ class Submitting:
         """T3: it is a plain Existing, also with other arguments and also while the job waits for a retry."""
         harness.submit("A", fingerprint=APPLES, envelope=b"apples")
         run = harness.run("A", fingerprint=APPLES)
-        assert harness.submit("B", fingerprint=PEARS, envelope=b"pears", replace=True) == Existing("A", "running", "no", 1)
+        assert harness.submit("B", fingerprint=PEARS, envelope=b"pears", replace=True) == Existing(
+            "A", "running", "no", 1
+        )
         harness.release("A", run)
-        assert harness.submit("B", fingerprint=PEARS, envelope=b"pears", replace=True) == Existing("A", "waiting", "no", 1)
+        assert harness.submit("B", fingerprint=PEARS, envelope=b"pears", replace=True) == Existing(
+            "A", "waiting", "no", 1
+        )
         assert harness.run("A", fingerprint=APPLES).envelope is None
 
     def test_waiting_record_is_forgotten_after_its_ttl(self, harness: StoreUnderTest) -> None:
@@ -618,7 +622,9 @@ class Submitting:
         assert dict(harness.run("C", life=answer.life).saved) == {"state": b"half"}
 
     @pytest.mark.parametrize("kind", ["own", "given", "derived", "slot"])
-    def test_withdrawn_undeclared_submission_runs_again_without_a_ledger(self, harness: StoreUnderTest, kind: str) -> None:
+    def test_withdrawn_undeclared_submission_runs_again_without_a_ledger(
+        self, harness: StoreUnderTest, kind: str
+    ) -> None:
         """P3, P14: with no ledger nothing is written at the second try; its stamp tells it from the withdrawn message."""
         first = own("A", kind=kind, stamp=harness.store.now())
         harness.store.withdraw(first, task_id="A")
@@ -729,7 +735,7 @@ class Claiming:
 
     @pytest.mark.parametrize("state", ["expired", "revoked", "skipped"])
     def test_message_from_elsewhere_opens_a_new_life_over_an_ended_one(
-        self, harness: StoreUnderTest, state: str
+        self, harness: StoreUnderTest, state: Any
     ) -> None:
         """T3: life 0 with the record's own id is the old message, another id begins anew."""
         harness.submit("A")
@@ -751,7 +757,7 @@ class Claiming:
         assert harness.claim("A", job=own("A", stamp=stamp), late_after=5.0) == Over("late")
 
     @pytest.mark.parametrize("first", [False, True])
-    def test_late_copy_with_a_ledger_entry_runs(self, harness: StoreUnderTest, first: bool) -> None:
+    def test_late_copy_with_a_ledger_entry_runs(self, harness: StoreUnderTest, *, first: bool) -> None:
         """P8, T12: its submission has not ended, it only waited long."""
         job = own("A", stamp=harness.store.now() - 10_000_000)
         harness.submit("A", job=job, envelope=b"call")
@@ -848,7 +854,9 @@ class Claiming:
     def test_twenty_claims_of_one_own_id_give_one_run(self, harness: StoreUnderTest) -> None:
         """P9: also on the cheapest path."""
         job = own("A", stamp=harness.store.now())
-        answers = together(20, lambda number: harness.claim("A", job=job, token=f"token {number}", first=number % 2 == 0))
+        answers = together(
+            20, lambda number: harness.claim("A", job=job, token=f"token {number}", first=number % 2 == 0)
+        )
         assert len(kinds(answers, Run)) == 1
         assert len(kinds(answers, Busy)) == 19
 
@@ -914,7 +922,7 @@ class HoldingLeases:
         harness.elapse(harness.tick * 1.2)
         assert isinstance(harness.claim("A", token="next", ttl=harness.tick), Run)
 
-    def test_freed_lease_is_taken_at_once(self, harness: StoreUnderTest) -> None:
+    def test_freed_lease_is_taken_together(self, harness: StoreUnderTest) -> None:
         """P19, T4: its holder was seen to die, so no grace is due."""
         harness.run_and_lose("A")
         assert harness.run("A", token="next").delivery == 2
@@ -933,9 +941,12 @@ class HoldingLeases:
         harness.run("A", ttl=harness.tick)
         other = own("B", stamp=harness.store.now())
         harness.run("B", job=other, ttl=harness.tick)
-        assert harness.store.renew(
-            [(harness.job, "token of A", LONG), (other, "token of B", LONG)], pulse_ttl=harness.tick / 100
-        ) == []
+        assert (
+            harness.store.renew(
+                [(harness.job, "token of A", LONG), (other, "token of B", LONG)], pulse_ttl=harness.tick / 100
+            )
+            == []
+        )
         harness.elapse_alive(harness.tick * 1.2)
         assert isinstance(harness.claim("A", token="next"), Busy)
         assert isinstance(harness.claim("B", job=other, token="next"), Busy)
@@ -1238,7 +1249,7 @@ class Settling:
         assert isinstance(harness.claim("A"), Done)
 
     @pytest.mark.parametrize("state", ["expired", "revoked", "skipped"])
-    def test_settled_waiting_job_is_over(self, harness: StoreUnderTest, state: str) -> None:
+    def test_settled_waiting_job_is_over(self, harness: StoreUnderTest, state: Any) -> None:
         """T4: ends the submission's entry and the job that waits under that id."""
         harness.submit("A", envelope=b"call")
         harness.settle("A", state)
@@ -1246,7 +1257,7 @@ class Settling:
         assert harness.ledger() == {}
 
     @pytest.mark.parametrize("state", ["expired", "revoked", "skipped"])
-    def test_settled_undeclared_job_is_over(self, harness: StoreUnderTest, state: str) -> None:
+    def test_settled_undeclared_job_is_over(self, harness: StoreUnderTest, state: Any) -> None:
         """T4, P7: an undeclared job that was never claimed waits without a record, and ends all the same."""
         job = own("A", stamp=harness.store.now())
         harness.submit("A", job=job, envelope=b"call")
@@ -1255,7 +1266,7 @@ class Settling:
         assert harness.ledger() == {}
 
     @pytest.mark.parametrize("state", ["expired", "revoked", "skipped"])
-    def test_settle_leaves_a_running_job_alone(self, harness: StoreUnderTest, state: str) -> None:
+    def test_settle_leaves_a_running_job_alone(self, harness: StoreUnderTest, state: Any) -> None:
         """T4: changes the job only if it waits."""
         harness.submit("A")
         run = harness.run("A")
@@ -1444,7 +1455,7 @@ class DeadLetters:
         harness.dead("A")
         harness.replay("A", "R")
         letter_id = harness.store.letters().letters[0][0]
-        facts = {"task_id": "R", "envelope": b"call", "fingerprint": "", "ttl": LONG}
+        facts: dict[str, Any] = {"task_id": "R", "envelope": b"call", "fingerprint": "", "ttl": LONG}
         assert isinstance(harness.store.replay(letter_id, harness.job, **facts, body=b"published"), Replaying)
         assert harness.store.letter(letter_id) == ("replayed", b"published")
         assert harness.store.letter_counts()["replayed"] == 1
@@ -1511,12 +1522,15 @@ class DeadLetters:
     def test_replay_of_a_letter_without_key(self, harness: StoreUnderTest) -> None:
         """T10: the letter is marked and the ledger has the envelope; there is no key to open."""
         harness.keep_letter("M1")
-        assert isinstance(harness.store.replay("M1", None, task_id="R", envelope=b"again", body=b"r", fingerprint="", ttl=LONG), Replaying)
+        assert isinstance(
+            harness.store.replay("M1", None, task_id="R", envelope=b"again", body=b"r", fingerprint="", ttl=LONG),
+            Replaying,
+        )
         assert harness.store.letter("M1") == ("replayed", b"r")
         assert harness.ledger() == {"R": b"again"}
 
     @pytest.mark.parametrize("state", ["expired", "skipped"])
-    def test_letter_of_a_settled_job_can_be_replayed(self, harness: StoreUnderTest, state: str) -> None:
+    def test_letter_of_a_settled_job_can_be_replayed(self, harness: StoreUnderTest, state: Any) -> None:
         """T10, DESIGN 5.7: reasons like ``expired`` end without a claim; their key has no later life."""
         harness.submit("A")
         harness.keep_letter("A")
@@ -1585,7 +1599,14 @@ class Serving:
         harness.release("A", harness.run("A"))
         run = harness.run("A")
         words = harness.store.inspect(harness.job)
-        wanted = {"state": "running", "life": "1", "fence": str(run.fence), "attempt": "2", "delivery": "1", "snoozes": "0"}
+        wanted = {
+            "state": "running",
+            "life": "1",
+            "fence": str(run.fence),
+            "attempt": "2",
+            "delivery": "1",
+            "snoozes": "0",
+        }
         assert {name: words[name] for name in wanted} == wanted
         assert words["task_id"] == "A"
 
@@ -1595,7 +1616,12 @@ class Serving:
 
     @pytest.mark.parametrize(
         ("key", "task_id"),
-        [("a|b|c", "t|1"), ("späť ☃ {x}", "id ☃"), ("k" * 512, "0b9d3a57-5b0e-4c53-9c7d-0f9b2b8f1c11"), ("\n\x00=", "plain")],
+        [
+            ("a|b|c", "t|1"),
+            ("späť ☃ {x}", "id ☃"),
+            ("k" * 512, "0b9d3a57-5b0e-4c53-9c7d-0f9b2b8f1c11"),
+            ("\n\x00=", "plain"),
+        ],
     )
     def test_keys_and_ids_may_hold_any_character(self, harness: StoreUnderTest, key: str, task_id: str) -> None:
         """T4: no separator of a layout may leak out of it."""
@@ -1612,5 +1638,116 @@ class Serving:
         harness.store.close()
 
 
-class StoreContract(Submitting, Claiming, HoldingLeases, Settling, Saving, DeadLetters, Serving):
+class Recovering:
+    """Deciding about submissions that vanished, and who of the fleet decides."""
+
+    def resend(self, harness: StoreUnderTest, *, quiet: float = 0.0, most: int = 3) -> str:
+        """Ask about the entry of task ``A``."""
+        return harness.store.resend(harness.job, task_id="A", quiet=quiet, most=most, record_ttl=LONG)
+
+    def test_vanished_submission_is_published_again_with_doubling_pauses(self, harness: StoreUnderTest) -> None:
+        """T6: the second time no sooner than ``quiet`` after the first, the third no sooner than twice that."""
+        harness.submit("A", envelope=b"call")
+        quiet = harness.tick
+        assert self.resend(harness, quiet=quiet) == "publish"
+        assert self.resend(harness, quiet=quiet) == "no"
+        harness.elapse(2.5 * quiet)
+        assert self.resend(harness, quiet=quiet) == "publish"
+        assert harness.ledger() == {"A": b"call"}
+
+    def test_submission_published_often_enough_is_lost(self, harness: StoreUnderTest) -> None:
+        """T5.14: bounded; what happens then is the caller's to do."""
+        harness.submit("A", envelope=b"call")
+        for _ in range(2):
+            assert self.resend(harness, most=2) == "publish"
+            harness.elapse(harness.tick / 10)
+        assert self.resend(harness, most=2) == "lost"
+
+    def test_two_sweepers_publish_once(self, harness: StoreUnderTest) -> None:
+        """Each answer is noted in the same step."""
+        harness.submit("A", envelope=b"call")
+        answers = together(10, lambda _: self.resend(harness, quiet=LONG))
+        assert sorted(answers) == ["no"] * 9 + ["publish"]
+
+    def test_entry_that_ended_meanwhile_is_left_alone(self, harness: StoreUnderTest) -> None:
+        """The sweep read it a moment ago."""
+        harness.submit("A")
+        assert self.resend(harness) == "no"
+
+    def test_running_job_is_left_alone(self, harness: StoreUnderTest) -> None:
+        """T6 (b): a live lease."""
+        harness.submit("A", envelope=b"call")
+        harness.run("A")
+        assert self.resend(harness) == "no"
+
+    def test_job_that_waits_for_its_retry_is_left_alone(self, harness: StoreUnderTest) -> None:
+        """T6 (a): due, and quiet for a while."""
+        harness.submit("A", envelope=b"call")
+        harness.release("A", harness.run("A"), delay=LONG)
+        assert self.resend(harness) == "no"
+
+    def test_done_job_with_an_entry_is_published_again(self, harness: StoreUnderTest) -> None:
+        """P1: its continuation may not have been sent; the copy finds Done and sends it."""
+        harness.submit("A", envelope=b"call")
+        harness.complete("A", harness.run("A"), entry_ends=False)
+        assert self.resend(harness) == "publish"
+
+    def test_entry_of_a_dead_job_ends(self, harness: StoreUnderTest) -> None:
+        """Its letter is what is left of it."""
+        harness.submit("A", envelope=b"call")
+        harness.dead("A")
+        harness.submit("A", envelope=b"call")
+        assert self.resend(harness) in ("ended", "no")
+        assert harness.ledger() == {}
+
+    def test_revoked_job_whose_holder_is_gone_is_settled(self, harness: StoreUnderTest) -> None:
+        """P18: settled by the sweep, never published."""
+        harness.submit("A", envelope=b"call")
+        harness.run_and_lose("A")
+        harness.revoke("A")
+        harness.elapse(harness.tick / 10)
+        assert self.resend(harness) == "ended"
+        assert harness.claim("A") == Over("revoked")
+        assert harness.ledger() == {}
+
+    def test_replaced_arguments_survive_a_resend(self, harness: StoreUnderTest) -> None:
+        """The note about it is no part of the envelope."""
+        harness.submit("A", fingerprint=APPLES, envelope=b"apples")
+        harness.submit("B", fingerprint=PEARS, envelope=b"pears", replace=True)
+        assert self.resend(harness) == "publish"
+        assert harness.run("A", fingerprint=APPLES).envelope == b"pears"
+
+    def lead(self, harness: StoreUnderTest, token: str, *, ttl: float = LONG) -> str:
+        """Ask for the role."""
+        return harness.store.lead("leader", token=token, ttl=ttl, pulse_ttl=LONG)
+
+    def test_one_of_many_leads(self, harness: StoreUnderTest) -> None:
+        """And goes on leading."""
+        answers = together(10, lambda number: (self.lead(harness, f"worker {number}"), number))
+        (leader,) = [number for answer, number in answers if answer != "no"]
+        assert self.lead(harness, f"worker {leader}") != "no"
+
+    def test_role_of_a_dead_leader_is_taken(self, harness: StoreUnderTest) -> None:
+        """When its time is over."""
+        self.lead(harness, "one", ttl=harness.tick)
+        assert self.lead(harness, "two") == "no"
+        harness.elapse(1.5 * harness.tick)
+        assert self.lead(harness, "two") != "no"
+
+    def test_roles_are_apart(self, harness: StoreUnderTest) -> None:
+        """A leader and a standby."""
+        self.lead(harness, "one")
+        assert harness.store.lead("standby", token="two", ttl=LONG, pulse_ttl=LONG) != "no"
+
+    def test_leader_waits_while_the_fleet_was_away(self, harness: StoreUnderTest) -> None:
+        """Rule 16: an outage ends nobody's hold."""
+        assert self.lead(harness, "one") == "wait"
+        harness.beat(ttl=harness.tick)
+        assert self.lead(harness, "one") == "wait"
+        harness.elapse(1.5 * harness.tick)
+        harness.beat()
+        assert self.lead(harness, "one") == "yes"
+
+
+class StoreContract(Submitting, Claiming, HoldingLeases, Settling, Saving, DeadLetters, Serving, Recovering):
     """All of it."""

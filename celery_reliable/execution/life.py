@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from celery_reliable.task import ReliableTask
 
 _IGNORED = b"!ignored"
+_REPLACED = b"!replaced"
 
 
 class Execution:
@@ -32,6 +33,8 @@ class Execution:
         self.delivery = Delivery(task, args, kwargs)
         self._parent: keys.Parent | None = None
         self._saved: dict[str, bytes] = {}
+        self.replaced = False
+        """Whether the body has handed its task id to another job (``self.replace``)."""
 
     @staticmethod
     def current(task: ReliableTask) -> Execution | None:
@@ -107,8 +110,8 @@ class Execution:
         delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
 
     def _judge(self, exc: BaseException) -> NoReturn:
-        if isinstance(exc, Ignore):  # `self.replace` raises it: done, without a result of its own
-            self._complete(_IGNORED, entry_ends=True)
+        if isinstance(exc, Ignore):  # done, without a result of its own; the entry of a replaced job is its successor's
+            self._complete(_REPLACED if self.replaced else _IGNORED, entry_ends=not self.replaced)
             raise exc
         verdicts.act_on(self.delivery, exc)
 
@@ -201,6 +204,7 @@ class Execution:
         delivery.emit("replayed_outcome")
         if outcome == _IGNORED:
             delivery.end_entry()
+        if outcome in (_IGNORED, _REPLACED):
             raise Ignore
         result = kombu_json.loads(outcome.decode()) if outcome else None
         continuation.send(delivery, result)

@@ -29,6 +29,8 @@ ids). ``derived``: made from a parent's key or a scope. ``slot``: made by beat. 
 
 ReleaseOutcome = Literal["retry", "snooze", "interrupted"]
 SettleState = Literal["expired", "revoked", "skipped", "sent"]
+ResendAnswer = Literal["no", "publish", "lost", "ended"]
+LeadAnswer = Literal["no", "wait", "yes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +408,27 @@ class Store(Protocol):
 
     def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
         """Iterate over the ledger's (task id, envelope), in no order, in pages of about ``limit``."""
+        ...
+
+    def resend(self, job: Job, *, task_id: str, quiet: float, most: int, record_ttl: float) -> ResendAnswer:
+        """Decide about a ledger entry whose message is nowhere to be seen, and note the decision.
+
+        ``no``: nothing to do, or not yet: the entry is gone, its job runs under a live lease, is not due for ``quiet``
+        seconds, or was published again less than ``quiet`` seconds ago (doubling each time). ``publish``: publish it
+        again, under its own id; also when its job is done, since what follows it may not have been sent. ``lost``: that
+        was done ``most`` times. ``ended``: its job has ended otherwise, or was revoked and its holder is gone; the entry
+        went.
+        """
+        ...
+
+    # --- the fleet
+
+    def lead(self, role: str, *, token: str, ttl: float, pulse_ttl: float) -> LeadAnswer:
+        """Take a role that one worker of the fleet may have, or keep it for ``ttl`` more seconds.
+
+        ``no``: somebody else has it. ``wait``: it is ours, but the fleet's renewals were away (see `renew`): nobody's
+        lease may be taken and no held message restored. ``yes``: ours, and the fleet is well.
+        """
         ...
 
     # --- the server

@@ -22,6 +22,7 @@ from celery_reliable.stores.base import (
     Done,
     Existing,
     Job,
+    LeadAnswer,
     LetterPage,
     Mismatch,
     New,
@@ -31,6 +32,7 @@ from celery_reliable.stores.base import (
     Refused,
     ReleaseOutcome,
     Replaying,
+    ResendAnswer,
     Run,
     SettleAnswer,
     Settled,
@@ -218,6 +220,8 @@ class MemoryStore:
         self._entries: dict[str, bytes] = {}
         self._letters = _Letters()
         self._pulse = _Pulse()
+        self._resent: dict[str, tuple[int, float]] = {}
+        self._roles: dict[str, tuple[str, float]] = {}
 
     # --- submit
 
@@ -400,9 +404,7 @@ class MemoryStore:
             return Mismatch(existing_id=record.task_id)
         if record.state == "done":
             return Done(task_id=record.task_id, outcome=record.outcome)
-        if record.due_at > now:
-            return NotYet(due_in=record.due_at - now)
-        return Busy(expires_in=held_for) if held_for > 0 else None
+        return _wait(record, held_for=held_for, now=now)
 
     def _refusal_of_ended(self, record: _Record, *, task_id: str, life: int, stamp: int) -> ClaimAnswer | None:
         # a later try of the same submission has another stamp; its entry is there, the withdrawn one's went
@@ -688,6 +690,50 @@ class MemoryStore:
             entries = list(self._entries.items())
         yield from entries
 
+    def resend(self, job: Job, *, task_id: str, quiet: float, most: int, record_ttl: float) -> ResendAnswer:
+        """Decide about an entry whose message is nowhere to be seen."""
+        with self._lock:
+            now = self._clock()
+            if task_id not in self._entries:
+                return "no"
+            record = self._find(job, now=now)
+            if record is not None and (answer := self._settled(job, record, task_id=task_id, quiet=quiet, now=now)):
+                return answer
+            times, last = self._resent.get(task_id, (0, -math.inf))
+            if times >= most:
+                return "lost"
+            if now - last < quiet * 2**times:
+                return "no"
+            self._resent[task_id] = (times + 1, now)
+            return "publish"
+
+    def _settled(self, job: Job, record: _Record, *, task_id: str, quiet: float, now: float) -> ResendAnswer | None:
+        """Answer for what the record alone decides."""
+        if record.state in {"dead", "over"} and record.task_id == task_id:
+            self._entries.pop(task_id)
+            return "ended"
+        if record.leased(now=now):
+            return "no"
+        if record.state == "running" and record.revoke_ttl is not None:
+            self._end(job, _over(record, reason="revoked", ends=now + record.revoke_ttl), task_id=task_id)
+            return "ended"
+        changed = max(record.due_at, record.lease_until, record.fence / 1e6)
+        quiet_yet = record.state in {"done", "dead", "over"} or now - changed >= quiet
+        return None if quiet_yet else "no"
+
+    # --- the fleet
+
+    def lead(self, role: str, *, token: str, ttl: float, pulse_ttl: float) -> LeadAnswer:
+        """Take or keep a role."""
+        with self._lock:
+            now = self._clock()
+            holder, ends = self._roles.get(role, ("", -math.inf))
+            if holder != token and ends > now:
+                return "no"
+            self._roles[role] = (token, now + ttl)
+            away = now < self._pulse.gap_until or now - self._pulse.last > pulse_ttl / 2
+            return "wait" if away else "yes"
+
     # --- the server
 
     def now(self) -> int:
@@ -780,6 +826,12 @@ def _over(record: _Record, *, reason: _EndReason, ends: float) -> _Record:
 
 def _tombstone(task_id: str, *, reason: _EndReason, ends: float) -> _Record:
     return _Record(state="over", task_id=task_id, life=0, ends=ends, reason=reason)
+
+
+def _wait(record: _Record, *, held_for: float, now: float) -> NotYet | Busy | None:
+    if record.due_at > now:
+        return NotYet(due_in=record.due_at - now)
+    return Busy(expires_in=held_for) if held_for > 0 else None
 
 
 def _ready(record: _Record | None, *, task_id: str, life: int, fingerprint: str, now: float) -> _Record:

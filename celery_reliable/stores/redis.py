@@ -33,8 +33,11 @@ _VERBS = [
     "keep_letter",
     "replay",
     "discard",
+    "resend",
+    "lead",
 ]
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
+_RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
 _HEX = re.compile("[0-9a-f]+")
 _LIVE_TTL = 7 * 24 * 3600.0
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our monotonic clock and the server's serves
@@ -383,9 +386,25 @@ class RedisStore:
             cursor = b"0"
             while True:
                 cursor, flat = self._link.command("HSCAN", name, cursor, "COUNT", limit, key=name)
-                yield from ((_text(task_id), envelope) for task_id, envelope in _pairs(flat))
+                yield from ((_text(task_id), _RESENT.sub(b"", entry, count=1)) for task_id, entry in _pairs(flat))
                 if cursor == b"0":
                     break
+
+    def resend(self, job: Job, *, task_id: str, quiet: float, most: int, record_ttl: float) -> base.ResendAnswer:
+        """See `Store.resend`."""
+        place = self._keys.place(job)
+        keys = (place.record, place.alone, place.ledger, place.checkpoint)
+        values = (place.field, task_id, _ms(quiet), most, _ms(record_ttl))
+        answer: base.ResendAnswer = _text(self._link.script("resend", keys, values))  # type: ignore[assignment]  # the script's closed set
+        return answer
+
+    # --- the fleet
+
+    def lead(self, role: str, *, token: str, ttl: float, pulse_ttl: float) -> base.LeadAnswer:
+        """See `Store.lead`."""
+        keys = (self._keys.role(role), self._keys.pulse(0))
+        answer: base.LeadAnswer = _text(self._link.script("lead", keys, (token, _ms(ttl), _ms(pulse_ttl))))  # type: ignore[assignment]  # likewise
+        return answer
 
     # --- the server
 

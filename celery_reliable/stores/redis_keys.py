@@ -12,6 +12,7 @@ lie in one slot.
 ``P led``               ledger: task id -> envelope (hash)
 ``P l``, ``P lz``       dead letters and their order by time (hash, sorted set)
 ``P ls``                counts of letters (hash)
+``P r:<role>``          who has a role in the fleet (string)
 ``P p``                 the fleet's pulse: last beat and end of the grace, in milliseconds (string)
 ======================  =================================================================
 
@@ -115,6 +116,10 @@ class Keys:
         """Return letters, order and counts of a shard."""
         return self.letters(shard), self.letter_order(shard), self.letter_stats(shard)
 
+    def role(self, role: str) -> str:
+        """Return the key of a role in the fleet."""
+        return f"{self._prefixes[0]}r:{role}"
+
     def pulse(self, shard: int) -> str:
         """Return the key of a shard's pulse."""
         return f"{self._prefixes[shard]}p"
@@ -122,4 +127,3 @@ class Keys:
 
 def _bucket(digest: bytes) -> int:
     return int.from_bytes(digest[10:12], "big") % _BUCKETS
-

@@ -9,12 +9,15 @@ import pytest
 from celery import chain, chord, group
 
 from celery_reliable import Permanent
-from tests.integration.apps.jobs import QUICK
+from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.stage import Stage
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery import Celery
 
-    from tests.integration.apps.stage import Stage
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
@@ -25,7 +28,9 @@ DEADLINE = 20.0
 @pytest.fixture(scope="module", autouse=True)
 def worker(stage: Stage, module_workers: Workers) -> Worker:
     """Two pool children."""
-    return module_workers.start("tests.integration.apps.worker", concurrency=2, env=stage.environment(), arguments=QUICK)
+    return module_workers.start(
+        "tests.integration.apps.worker", concurrency=2, env=stage.environment(), arguments=QUICK
+    )
 
 
 @pytest.fixture
@@ -89,7 +94,6 @@ def test_members_that_share_a_declared_key_are_one_job_and_all_report(app: Celer
     assert len(stage.entries(label)) == 1
 
 
-
 def test_a_failed_member_fails_its_chord_once(app: Celery, stage: Stage, label: str) -> None:
     """The body does not run; its result is the failure."""
     add, gather = app.tasks["add"], app.tasks["gather"]
@@ -130,6 +134,30 @@ def test_a_retried_member_counts_once_for_its_chord(app: Celery, stage: Stage, l
 
     assert result.get(timeout=DEADLINE) == 3
     assert [entry["numbers"] for entry in stage.entries(f"{label}:body")] == [[2, 1]]
+
+
+def test_a_chord_waits_for_its_members_on_a_backend_that_cannot_count(
+    stage: Stage, workers: Workers, tmp_path: Path, label: str
+) -> None:
+    """Celery's task that asks whether the members are done is one of ours by ``task_cls``, and asks as long as it takes."""
+    (tmp_path / "results").mkdir()
+    broker, store = (f"{stage.broker[:-2]}/{database}" for database in (6, 7))
+    conf = {"result_chord_retry_interval": 0.1}
+    stage = Stage(tmp_path, broker=broker, backend=f"file://{tmp_path}/results", store=store, conf=conf)
+    workers.start(
+        "tests.integration.apps.worker",
+        concurrency=2,
+        env={**stage.environment(), "CR_TASK_CLS": "1"},
+        arguments=QUICK,
+    )
+    with client(stage, task_cls=True) as app:
+        add, gather, held = app.tasks["add"], app.tasks["gather"], app.tasks["held"]
+        result = chord([add.s(1, label), held.s(label, gate=label, result=10)], gather.s(f"{label}:body")).apply_async()
+        wait_until(lambda: len(stage.events("retried")) > 7, DEADLINE, "more retries than other tasks have")
+        stage.open(label)
+
+        assert result.get(timeout=DEADLINE) == 12
+        assert {event["task"] for event in stage.events("retried")} == {"celery.chord_unlock"}
 
 
 def test_a_failure_is_told_once_at_the_end(app: Celery, stage: Stage, label: str) -> None:

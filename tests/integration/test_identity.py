@@ -80,7 +80,12 @@ def test_calls_whose_template_gives_the_same_key_are_one_job(app: Celery, stage:
 def test_all_arguments_make_a_key_however_they_are_written(app: Celery, stage: Stage, label: str) -> None:
     """``f(1)``, ``f(x=1)`` and ``f(1, default)`` are one job, ``f(1, other)`` is not."""
     pair = app.tasks["pair"]
-    same = [pair.delay(1, label=label), pair.delay(x=1, label=label), pair.delay(1, 2, label), pair.delay(1, y=2, label=label)]
+    same = [
+        pair.delay(1, label=label),
+        pair.delay(x=1, label=label),
+        pair.delay(1, 2, label),
+        pair.delay(1, y=2, label=label),
+    ]
     other = pair.delay(1, 3, label=label)
 
     assert len({result.id for result in same}) == 1
@@ -132,7 +137,9 @@ def test_a_task_id_submitted_twice_runs_once(app: Celery, stage: Stage, label: s
 # --- submissions inside a run or a scope
 
 
-def test_a_parent_that_runs_again_after_a_retry_submits_the_same_children(app: Celery, stage: Stage, label: str) -> None:
+def test_a_parent_that_runs_again_after_a_retry_submits_the_same_children(
+    app: Celery, stage: Stage, label: str
+) -> None:
     """Three equal calls in a loop are three children, also when the parent ran three times."""
     assert app.tasks["parent"].delay(label, children=3, fails=2).get(timeout=DEADLINE) == 3
 
@@ -240,6 +247,20 @@ def test_a_task_replaced_in_its_body_ends_in_the_replacement(app: Celery, stage:
     assert [len(stage.entries(label)), len(new), len(stage.entries(f"{label}:next"))] == [1, 1, 1]
     assert new[0]["task_id"] == stage.entries(label)[0]["task_id"]
     assert new[0]["key"] != stage.entries(label)[0]["key"]
+
+
+@pytest.mark.parametrize("moment", ["body", "postrun"])
+def test_a_replacement_runs_once_when_its_predecessor_was_killed(
+    app: Celery, stage: Stage, label: str, moment: str
+) -> None:
+    """Killed with the replacement published, or with everything done but the ack."""
+    stage.plan(moment, label, "kill")
+    result = app.tasks["swap"].apply_async((label,), task_id=label)
+    stage.wait_met(moment, label)
+
+    assert result.get(timeout=DEADLINE) == 11
+    assert len(settled(stage, app, f"{label}:new")) == 1
+    assert len(stage.entries(label)) == (2 if moment == "body" else 1)
 
 
 def test_a_replacement_that_waits_is_in_the_ledger(app: Celery, stage: Stage, label: str) -> None:

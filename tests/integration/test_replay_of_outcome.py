@@ -223,7 +223,12 @@ def crashing(module_redis: RedisServer, stage: Stage, tmp_path: Path) -> Any:
     broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (3, 4, 5))
     options = {"visibility_timeout": 2, "unacked_restore_interval": 1}
     return dataclasses.replace(
-        stage, directory=tmp_path, broker=broker, backend=backend, store=store, conf={"broker_transport_options": options}
+        stage,
+        directory=tmp_path,
+        broker=broker,
+        backend=backend,
+        store=store,
+        conf={"broker_transport_options": options},
     )
 
 

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 DEADLINE = 20.0
+# A worker whose publishing connection is down hangs in its own heartbeat event (Celery 5.7); that is not tested here.
+QUIET = (*QUICK, "--without-heartbeat")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,7 +103,7 @@ def test_a_mistake_in_the_code_is_not_tried_again(app: Celery, stage: Stage, lab
 
     with pytest.raises(LookupError, match=f"no {label}"):
         result.get(timeout=DEADLINE)
-    assert letter(app, stage, label).error_type == "builtins.LookupError"
+    assert letter(app, stage, label).error_type == "LookupError"
     assert attempts(stage, label) == [1]
 
 
@@ -246,17 +248,16 @@ def test_a_page_that_does_not_exist_is_not_asked_for_again(
 
 
 def test_attempts_outlive_a_killed_process(app: Celery, stage: Stage, label: str) -> None:
-    """The first attempt failed, the second was killed: the third run is attempt 2 again, delivery 2."""
+    """The first attempt failed, the second was killed: the third run is attempt 2 again, its second delivery."""
+    stage.plan("retried", label, "block")
     result = app.tasks["flaky"].apply_async((label, 2), task_id=label)
-    stage.wait_event("retried", label)
-    stage.plan("body", label, "kill")
+    with stage.blocked("retried", label):
+        stage.plan("body", label, "kill")
 
     assert result.get(timeout=DEADLINE) == 3
     assert stage.met("body", label)
-    killed = attempts(stage, label)
-    assert killed in ([1, 2, 2, 3], [1, 2, 3, 3])
-    deliveries = [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)]
-    assert sorted(deliveries) == sorted([(1, 1), (2, 1), (3, 1), (killed[2] if killed[1] == killed[2] else 3, 2)])
+    claims = [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)]
+    assert claims == [(1, 1), (2, 1), (2, 2), (3, 2)]
 
 
 def test_a_message_that_comes_back_before_its_job_is_due_waits(app: Celery, stage: Stage, label: str) -> None:
@@ -314,7 +315,10 @@ def apart(module_redis: RedisServer, stage: Stage, tmp_path: Path) -> Iterator[t
     with FaultProxy(module_redis.port) as proxy:
         written = broker.replace(f":{module_redis.port}/", f":{proxy.port}/")
         conf = {"broker_write_url": written}
-        yield dataclasses.replace(stage, directory=tmp_path, broker=broker, backend=backend, store=store, conf=conf), proxy
+        yield (
+            dataclasses.replace(stage, directory=tmp_path, broker=broker, backend=backend, store=store, conf=conf),
+            proxy,
+        )
 
 
 def test_a_retry_that_cannot_be_published_runs_once(
@@ -323,7 +327,7 @@ def test_a_retry_that_cannot_be_published_runs_once(
     """The message waits in its worker until the retry is due and takes its place: not lost, not doubled, not early."""
     stage, proxy = apart
     stage.plan("retried", label, "block")
-    workers.start(APP, env=stage.environment(), arguments=QUICK)
+    workers.start(APP, env=stage.environment(), arguments=QUIET)
     with client(stage, broker_write_url=None) as app:
         result = app.tasks["flaky"].apply_async((label, 1, 1.0), task_id=label)
         with stage.blocked("retried", label):
@@ -343,7 +347,7 @@ def test_a_retry_outlives_a_broker_that_stays_away(
 ) -> None:
     """Three attempts without one published message."""
     stage, proxy = apart
-    workers.start(APP, env=stage.environment(), arguments=QUICK)
+    workers.start(APP, env=stage.environment(), arguments=QUIET)
     with client(stage, broker_write_url=None) as app:
         app.tasks["add"].delay(1, f"{label}:first").get(timeout=DEADLINE)
         proxy.down()
@@ -353,6 +357,30 @@ def test_a_retry_outlives_a_broker_that_stays_away(
         assert attempts(stage, label) == [1, 2, 3]
         assert len(stage.events("publish_failed", label)) == 2
         _wait_empty(stage)
+
+
+def test_a_retry_outlives_the_loss_of_the_broker(
+    module_redis: RedisServer, stage: Stage, tmp_path: Path, workers: Workers, label: str
+) -> None:
+    """Consuming and publishing end together, the store is elsewhere: the retry runs once, when the broker is back."""
+    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (6, 7, 8))
+    with FaultProxy(module_redis.port) as proxy:
+        fragile = broker.replace(f":{module_redis.port}/", f":{proxy.port}/")
+        conf = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
+        stage = dataclasses.replace(stage, directory=tmp_path, broker=fragile, backend=backend, store=store, conf=conf)
+        stage.plan("retried", label, "block")
+        worker = workers.start(APP, env=stage.environment(), arguments=QUICK)
+        with client(dataclasses.replace(stage, broker=broker)) as app:
+            result = app.tasks["flaky"].apply_async((label, 1, 0.5), task_id=label)
+            with stage.blocked("retried", label):
+                proxy.down()
+            stage.wait_event("publish_failed", label)
+            proxy.up()
+
+            assert result.get(timeout=2 * DEADLINE) == 2
+            assert attempts(stage, label) == [1, 2]
+            assert worker.running
+            _wait_empty(dataclasses.replace(stage, broker=broker))
 
 
 def _wait_empty(stage: Stage) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.register_assert_rewrite("tests.store_contract")
 
-from celery_reliable.stores.base import Existing, Job, Run, Store  # noqa: E402  # the contract's asserts come rewritten
+from celery_reliable.stores.base import ClaimAnswer, Existing, Job, Run, Store  # noqa: E402  # the contract's asserts come rewritten
 from celery_reliable.stores.memory import MemoryStore  # noqa: E402
 from tests.store_contract import StoreContract, StoreUnderTest, expect, kinds, together  # noqa: E402
 
@@ -79,12 +80,13 @@ def eager_threads() -> Iterator[None]:
 def test_claims_that_interleave_give_one_run(harness: StoreUnderTest, eager_threads: None) -> None:
     """P9: every verb is atomic under the store's lock."""
     for number in range(30):
-        task_id = f"T{number}"
-        harness.submit(task_id, job=Job(task_id, kind="declared"))
-        answers = together(
-            8, lambda n, task_id=task_id: harness.claim(task_id, job=Job(task_id, kind="declared"), token=f"token {n}")
-        )
+        job = Job(f"order:{number}", kind="declared")
+        answers = together(8, partial(_claim_as, harness, job))
         assert len(kinds(answers, Run)) == 1
+
+
+def _claim_as(harness: StoreUnderTest, job: Job, number: int) -> ClaimAnswer:
+    return harness.claim("A", job=job, token=f"token {number}")
 
 
 def test_two_stores_share_nothing() -> None:

@@ -25,7 +25,6 @@ from celery_reliable.stores.base import (
     Existing,
     Job,
     New,
-    Over,
     Poisoned,
     Replaying,
     Run,
@@ -72,6 +71,7 @@ class Told:
     revoked: bool = False
     ended: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
+    withdrawn: set[int] = field(default_factory=set)
     outcomes: dict[int, int] = field(default_factory=dict)
 
     def begin(self, *, life: int) -> None:
@@ -116,7 +116,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
     # --- producers
 
     @rule(target=messages, canvas=strategies.booleans())
-    def submit(self, canvas: bool) -> object:
+    def submit(self, *, canvas: bool) -> object:
         """Submit under a new id and publish what the store says."""
         task_id = self.fresh("T")
         answer = self.store.submit(JOB, task_id=task_id, envelope=task_id.encode(), canvas=canvas, ttl=FOREVER)
@@ -153,6 +153,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
         if withdrawn and holder and before == "waiting":
             assert life not in self.told.joined, "a job was withdrawn from those who joined it"
             self.told.ended.add(life)
+            self.told.withdrawn.add(life)
         if before == "running" and holder:
             assert not withdrawn
             assert self.state() == "running"
@@ -187,7 +188,7 @@ class LivesOfOneKey(RuleBasedStateMachine):
         assert answer.fence > self.last_fence
         assert answer.life not in told.ended, "a message of an ended life runs"
         assert not (told.revoked and answer.life == told.life), "a revoked job runs"
-        assert message.life <= answer.life
+        assert answer.life == message.life or message.life in told.withdrawn, "a message runs in a life not its own"
         told.lost += told.holder is not None
         told.begin(life=answer.life)
         self.last_fence = answer.fence
@@ -205,9 +206,9 @@ class LivesOfOneKey(RuleBasedStateMachine):
             assert self.told.outcomes
         if isinstance(answer, Dead):
             assert self.state() == "dead"
-        if isinstance(answer, Over) and answer.state == "revoked" and self.told.holder is not None:
-            assert self.told.revoked
-            self.told.holder = None
+        if self.told.revoked and self.told.holder is not None and self.state() == "revoked":
+            assert self.seconds >= self.told.leased_until, "a live holder was ended by a revoke"
+            self.end_life()
 
     def may_write(self, claim: Claim) -> bool:
         """Say whether the store must accept what this claim writes."""

@@ -55,7 +55,8 @@ def client(stage: Stage, **conf: Any) -> Iterator[Celery]:
     finally:
         forget_runtime(app)
         # A result that is collected later would look for a server that is gone (Celery 5.7, `AsyncResult.__del__`).
-        app.backend.result_consumer.subscribed_to.clear()
+        if hasattr(app.backend, "result_consumer"):
+            app.backend.result_consumer.subscribed_to.clear()
         app.close()
 
 
@@ -117,6 +118,15 @@ def held(self: Any, label: str, gate: str, result: Any = None) -> Any:
     stage_of(self).pass_gate(gate)
     note(self, label, step="end")
     return result
+
+
+def fenced(self: Any, label: str) -> int:
+    """Note the start, wait at the gate of this run (``label:1`` for the first), note the end, return the fence."""
+    note(self, label, step="start")
+    run = len([entry for entry in stage_of(self).entries(label) if entry["step"] == "start"])
+    stage_of(self).pass_gate(f"{label}:{run}")
+    note(self, label, step="end")
+    return int(self.fence)
 
 
 def busy(self: Any, label: str, seconds: float) -> str:
@@ -212,7 +222,10 @@ def staged_parent(self: Any, label: str) -> None:
 def swap(self: Any, label: str) -> None:
     """Be replaced by another task."""
     note(self, label)
-    raise self.replace(self.app.tasks["add"].s(10, f"{label}:new"))
+    try:
+        raise self.replace(self.app.tasks["add"].s(10, f"{label}:new"))
+    finally:
+        stage_of(self).meet("body", label)
 
 
 def swap_away(self: Any, label: str, queue: str) -> None:
@@ -312,6 +325,7 @@ TASKS: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
     (told, {}),
     (informed, _own),
     (held, {}),
+    (fenced, {}),
     (busy, {}),
     (order, {"idempotency_key": "order:{order_id}"}),
     (pair, {"idempotency_key": "arguments"}),
@@ -327,7 +341,7 @@ TASKS: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
     (broken, {}),
     (later, {"max_retries": 0}),
     (asking, {}),
-    (auto, {"autoretry_for": (ZeroDivisionError,), "retry_kwargs": {"max_retries": 2}, "retry_backoff": 0.1}),
+    (auto, {"autoretry_for": (ZeroDivisionError,), "retry_kwargs": {"max_retries": 2}}),
     (fetch, {}),
     (suicidal, {"max_deliveries": 2}),
     (endless, {"time_limit": 1, "max_deliveries": 2}),

@@ -60,7 +60,7 @@ class Stage:
     def wait_entries(self, label: str, count: int, *, timeout: float = 20.0) -> list[Entry]:
         """Return the entries of a label once there are `count` of them."""
         return wait_until(
-            lambda: (found if len(found := self.entries(label)) >= count else []),
+            lambda: found if len(found := self.entries(label)) >= count else [],
             timeout,
             f"{count} entries of {label!r}; ledger: {self._lines('ledger')[-20:]}",
         )
@@ -81,9 +81,7 @@ class Stage:
     def wait_event(self, event: str, key: str, *, count: int = 1, timeout: float = 20.0) -> list[Entry]:
         """Return the events once there are `count` of them."""
         what = f"{count} times the event {event!r} of {key!r}"
-        return wait_until(
-            lambda: (found if len(found := self.events(event, key)) >= count else []), timeout, what
-        )
+        return wait_until(lambda: found if len(found := self.events(event, key)) >= count else [], timeout, what)
 
     # --- gates
 

@@ -1,0 +1,57 @@
+"""Compare how long one ``apply_async`` takes."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celery import Task
+
+from benchmarks.cases import NO_OP, PLAIN, Case, make_app
+from celery_reliable.testing.servers import RedisServer
+
+_BATCH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Microseconds a call, by the name of the case: wall time and CPU time of the calling process."""
+
+    wall: dict[str, float]
+    cpu: dict[str, float]
+
+    def overhead(self, case: Case) -> float:
+        """Return the milliseconds a call beyond plain Celery's."""
+        return (self.wall[case.name] - self.wall[PLAIN.name]) / 1000
+
+
+def measure(*, cases: Sequence[Case], redis: RedisServer, batches: int) -> Producer:
+    """Let all cases take turns, batch by batch, in one process, on one server for broker and store."""
+    redis.flush()
+    everybody = (PLAIN, *cases)
+    apps = {case.name: make_app(case, broker=redis.url, store=redis.url) for case in everybody}
+    tasks = {name: app.tasks[NO_OP] for name, app in apps.items()}
+    times: dict[str, list[tuple[float, float]]] = {case.name: [] for case in everybody}
+    for number in range(batches):
+        for case in everybody if number % 2 == 0 else reversed(everybody):
+            times[case.name].append(_batch(tasks[case.name], number))
+    for app in apps.values():
+        app.close()
+    wall, cpu = ({name: _usual([pair[side] for pair in pairs]) for name, pairs in times.items()} for side in (0, 1))
+    return Producer(wall, cpu)
+
+
+def _batch(task: Task, number: int) -> tuple[float, float]:
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for position in range(_BATCH):
+        task.apply_async((number * _BATCH + position,))
+    return (time.perf_counter() - wall) / _BATCH * 1e6, (time.process_time() - cpu) / _BATCH * 1e6
+
+
+def _usual(values: Sequence[float]) -> float:
+    """Return the lower quartile: other programs only ever add to a batch."""
+    return statistics.quantiles(values[1:], n=4)[0]

@@ -1,0 +1,157 @@
+"""See and mend what kombu's Redis transport keeps: the messages that workers hold, and the ends of the queues.
+
+kombu 5.7 pops a message and then writes it to a hash (``unacked``) and a sorted set by time (``unacked_index``); a
+message whose score is older than the visibility timeout is put back by any worker. The names are those of the channel,
+so another key prefix or another set of keys is honoured. Works on a connection of its own, with a timeout, from a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_reliable.keys import HEADER
+
+if TYPE_CHECKING:
+    from celery_reliable.payloads import Envelope
+
+_TIMEOUT = 5.0
+_CHUNK = 500
+_NEAR = 200  # messages at the near end of a list that are looked at
+
+_EXTEND = """
+local t = redis.call('TIME')
+local now = t[1] + t[2] / 1000000
+local moved = 0
+for i = 1, #ARGV do moved = moved + redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', now, ARGV[i]) end
+return moved
+"""
+
+# A held message goes back only if its score is still the one that was watched: its keeper may have come back.
+_RESTORE = """
+local score = redis.call('ZSCORE', KEYS[2], ARGV[1])
+if not score or score ~= ARGV[2] then return 0 end
+redis.call('ZREM', KEYS[2], ARGV[1])
+if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('RPUSH', KEYS[3], ARGV[3])
+return 1
+"""
+
+
+class RedisBroker:
+    """One consumer's view of its Redis broker. Made again for each connection."""
+
+    def __init__(self, channel: Any) -> None:
+        """Take the consuming channel; connects at the first call."""
+        self._channel = channel
+        self._client = _client(channel)
+        self._extend = self._client.register_script(_EXTEND)
+        self._restore = self._client.register_script(_RESTORE)
+
+    def is_for(self, channel: Any) -> bool:
+        """Whether this is the view of that channel."""
+        return self._channel is channel
+
+    def held_here(self) -> list[str]:
+        """Return the tags of all messages that this worker holds: running, prefetched, waiting, with an ETA."""
+        while True:
+            try:
+                qos = self._channel.qos
+                return [tag for tag in list(qos._delivered) if tag not in qos._dirty]  # noqa: SLF001  # no public name (5.7)
+            except RuntimeError:  # changed meanwhile
+                continue
+
+    def extend(self, tags: Sequence[str]) -> int:
+        """Make the messages this worker holds as young as if they had just been received; one round trip for 500."""
+        chunks = (tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK))
+        return sum(int(self._extend(keys=[self._key("unacked_index_key")], args=list(chunk))) for chunk in chunks)
+
+    def held_anywhere(self) -> dict[str, str]:
+        """Return the tags of all held messages of the whole fleet, with their scores as Redis writes them."""
+        reply = self._client.execute_command("ZRANGE", self._key("unacked_index_key"), 0, -1, "WITHSCORES")
+        flat = reply if not reply or not isinstance(reply[0], list | tuple) else [one for pair in reply for one in pair]
+        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in flat]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    def ours(self, tags: Sequence[str]) -> dict[str, tuple[dict[str, Any], str, str]]:
+        """Return those of the held messages that carry our header, with exchange and routing key."""
+        raws = self._client.hmget(self._key("unacked_key"), list(tags)) if tags else []
+        parsed = {tag: json.loads(raw) for tag, raw in zip(tags, raws, strict=True) if raw}
+        return {tag: tuple(one) for tag, one in parsed.items() if HEADER in (one[0].get("headers") or {})}
+
+    def restore(self, tag: str, score: str, held: tuple[dict[str, Any], str, str]) -> bool:
+        """Put a held message back to the near end of its queue, if its score has not moved since."""
+        message, exchange, routing_key = held
+        message["headers"]["redelivered"] = True
+        message["properties"]["delivery_info"]["redelivered"] = True
+        done = False
+        for name in self._channel._lookup(exchange, routing_key):  # noqa: SLF001  # as kombu's own restore (5.7)
+            keys = [
+                self._key("unacked_key"),
+                self._key("unacked_index_key"),
+                self._prefix + self._list_of(name, message),
+            ]
+            done = bool(self._restore(keys=keys, args=[tag, score, json.dumps(message)])) or done
+        return done
+
+    def task_ids_held(self) -> set[str]:
+        """Return the task ids of all held messages."""
+        found = set()
+        for _, raw in self._client.hscan_iter(self._key("unacked_key"), count=_CHUNK):
+            found.add(str((json.loads(raw)[0].get("headers") or {}).get("id")))
+        return found
+
+    def oldest_stamp(self, queue: str, priority: int) -> int | None:
+        """Return the submit stamp (microseconds) of the oldest message near the end of a queue from which is received.
+
+        None for an empty list; 0 when a message there has no stamp, so that nothing can be told.
+        """
+        pri = self._channel._q_for_pri(queue, self._reversed(priority))  # noqa: SLF001  # no public name (5.7)
+        raws = self._client.lrange(self._prefix + pri, -_NEAR, -1)
+        if not raws:
+            return None
+        headers = (json.loads(raw).get("headers") or {} for raw in raws)
+        return min(int((one.get(HEADER) or {}).get("s") or 0) for one in headers)
+
+    def _list_of(self, queue: str, message: Mapping[str, Any]) -> str:
+        priority = self._channel._get_message_priority(message, reverse=False)  # noqa: SLF001  # as kombu's own (5.7)
+        return str(self._channel._q_for_pri(queue, priority))  # noqa: SLF001
+
+    def _reversed(self, priority: int) -> int:
+        return self._channel._get_message_priority({"properties": {"priority": priority}}, reverse=False)  # type: ignore[no-any-return]  # noqa: SLF001
+
+    @property
+    def _prefix(self) -> str:
+        return str(self._channel.global_keyprefix or "")
+
+    def _key(self, name: str) -> str:
+        return self._prefix + str(getattr(self._channel, name))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.connection_pool.disconnect()
+
+
+def _client(channel: Any) -> Any:
+    from redis import ConnectionPool, Redis  # noqa: PLC0415  # the driver is imported where it is used
+    from redis.sentinel import SentinelConnectionPool  # noqa: PLC0415
+
+    pool = channel.pool
+    if isinstance(pool, SentinelConnectionPool):
+        return Redis(connection_pool=pool)
+    options = {**pool.connection_kwargs, "socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
+    return Redis(connection_pool=ConnectionPool(connection_class=pool.connection_class, **options))
+
+
+def address_of(envelope: Envelope, *, default_queue: str) -> tuple[str, int]:
+    """Return queue and priority that an envelope is published to."""
+    options = envelope.options
+    queue = options.get("queue") or options.get("routing_key") or default_queue
+    return str(queue), int(options.get("priority") or 0)
+
+
+def silent(seen: Iterable[tuple[str, tuple[str, float]]], *, now: float, after: float) -> list[str]:
+    """Return the tags whose score has not moved for ``after`` seconds of the watcher's own clock."""
+    return [tag for tag, (_, since) in seen if now - since >= after]

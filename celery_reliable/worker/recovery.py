@@ -1,0 +1,284 @@
+"""Bring back what the broker or a dead worker lost: held messages that fell silent, and submissions that vanished.
+
+Redis brokers only: RabbitMQ redelivers by itself. One thread per worker. Each worker extends the messages it holds.
+Two of the fleet, a leader and a standby, watch all held messages each second; only the leader acts:
+
+* A held message whose score has not moved for ``lease_ttl`` seconds of the watcher's own clock has lost its keeper:
+  it goes back to the near end of its queue. Only messages that carry our header: other applications may share the
+  database.
+* A submission that the ledger has, but neither queue nor worker, was lost in kombu's pop window: it is published again
+  under its own id, at most three times, then it is a dead letter ``lost``. A false alarm costs one message.
+
+Nothing is restored while the fleet's renewals were away (`Store.lead` answers ``wait``), and every gap in the watcher's
+own sight begins the watch anew: an outage ends nobody's hold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+
+from celery_reliable import internals, keys
+from celery_reliable.dead_letters import DeadLetter, letter_id_of
+from celery_reliable.errors import StoreError
+from celery_reliable.keys import HEADER, Identity
+from celery_reliable.payloads import Envelope
+from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.stores.base import Job
+from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
+from celery_reliable.worker.broker import RedisBroker, address_of, silent
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+_EACH = 1.0  # seconds between two looks
+_GAP = 3.0  # a longer one begins the watch anew
+_ROLE_TTL = 2.5
+_ROLES = ("leader", "standby")
+_ENTRIES = 500  # ledger entries looked at per look
+_MOST_TIMES = 3
+_RENEWALS = 3
+
+
+class Recovery(bootsteps.StartStopStep):
+    """Extend, watch, restore, publish again; see the module."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        """Take the consumer; a thread begins with its first connection and ends with the worker."""
+        super().__init__(parent, **kwargs)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def include_if(self, parent: Any) -> bool:
+        """Take part on Redis only."""
+        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "redis")
+
+    def start(self, parent: Any) -> None:
+        """Begin, or go on with the new connection."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(parent,), name="reliable-recovery", daemon=True)
+            self._thread.start()
+
+    def shutdown(self, parent: Any) -> None:
+        """End the thread, and give up the role by letting it expire."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _run(self, consumer: Any) -> None:
+        rounds = Rounds(consumer)
+        while not self._stop.wait(_EACH):
+            rounds.go()
+        rounds.close()
+
+
+class Rounds:
+    """What the thread does each second."""
+
+    def __init__(self, consumer: Any) -> None:
+        """Take the consumer, whose channel may change at any time."""
+        self._consumer = consumer
+        self._runtime = runtime_of(consumer.app)
+        self._token = internals.new_token()
+        self._broker: RedisBroker | None = None
+        self._watch = Watch()
+        self._ledger = LedgerSweep(consumer.app)
+        self._extended = float("-inf")
+
+    def go(self) -> None:
+        """Do one round. What cannot be reached now is looked at again in a second, from the beginning."""
+        try:
+            broker = self._current()
+            if broker is None:
+                return
+            self._extend(broker)
+            self._lead(broker)
+        except _away():
+            self._watch.forget()
+
+    def _current(self) -> RedisBroker | None:
+        """Return the view of the present connection."""
+        task_consumer = self._consumer.task_consumer
+        channel = getattr(task_consumer, "channel", None)
+        if channel is None or getattr(channel, "closed", False):
+            return None
+        if self._broker is None or not self._broker.is_for(channel):
+            self.close()
+            self._broker = RedisBroker(channel)
+        return self._broker
+
+    def _extend(self, broker: RedisBroker) -> None:
+        now = time.monotonic()
+        if now - self._extended < self._runtime.settings.lease_ttl / _RENEWALS - _EACH / 2:
+            return
+        held = broker.held_here()
+        if held:
+            broker.extend(held)
+        self._extended = now
+
+    def _lead(self, broker: RedisBroker) -> None:
+        """Watch if this worker is one of the two, act if it is the leader."""
+        settings, store = self._runtime.settings, self._runtime.store
+        for role in _ROLES:
+            answer = store.lead(role, token=self._token, ttl=_ROLE_TTL, pulse_ttl=settings.lease_ttl)
+            if answer != "no":
+                break
+        else:
+            self._watch.forget()
+            return
+        self._watch.look(broker.held_anywhere())
+        if role == "leader" and answer == "yes":
+            self._restore(broker)
+            self._ledger.look(broker, queues=self._queues())
+
+    def _restore(self, broker: RedisBroker) -> None:
+        tags = self._watch.silent(after=self._runtime.settings.lease_ttl)
+        for tag, held in broker.ours(tags).items():
+            if broker.restore(tag, self._watch.score(tag), held):
+                headers = held[0]["headers"]
+                self._runtime.events.emit("restored", task=headers.get("task"), task_id=headers.get("id"), key="")
+
+    def _queues(self) -> set[str]:
+        return {queue.name for queue in self._consumer.task_consumer.queues}
+
+    def close(self) -> None:
+        """Close the broker's connection."""
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+
+class Watch:
+    """Remember since when each held message's score has stood still, by our own clock."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self._seen: dict[str, tuple[str, float]] = {}
+        self._looked = float("-inf")
+
+    def look(self, held: dict[str, str]) -> None:
+        """Take in the scores of all held messages."""
+        now = time.monotonic()
+        if now - self._looked > _GAP:
+            self._seen.clear()
+        self._looked = now
+        known = self._seen
+        self._seen = {
+            tag: known[tag] if tag in known and known[tag][0] == score else (score, now) for tag, score in held.items()
+        }
+
+    def silent(self, *, after: float) -> list[str]:
+        """Return the tags that have not moved for ``after`` seconds."""
+        return silent(self._seen.items(), now=time.monotonic(), after=after)
+
+    def score(self, tag: str) -> str:
+        """Return the score a tag was last seen with."""
+        return self._seen[tag][0]
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._seen.clear()
+
+
+class LedgerSweep:
+    """Publish again what the ledger has and nobody else."""
+
+    def __init__(self, app: Celery, *, quiet: float | None = None) -> None:
+        """Take the app, and how long an entry may be quiet (twice the lease); reading goes on where it stopped."""
+        self._app = app
+        self._runtime: Runtime = runtime_of(app)
+        self._quiet = 2 * self._runtime.settings.lease_ttl if quiet is None else quiet
+        self._entries: Iterator[tuple[str, bytes]] = iter(())
+
+    def look(self, broker: RedisBroker, *, queues: set[str]) -> None:
+        """Look at some entries; what is old and in sight of nobody is published again."""
+        suspects = [one for one in self._some() if self._is_suspect(one, broker, queues=queues)]
+        if not suspects:
+            return
+        held = broker.task_ids_held()
+        for envelope in suspects:
+            if envelope.task_id not in held:
+                self._resend(envelope)
+
+    def _some(self) -> Iterator[Envelope]:
+        for _ in range(_ENTRIES):
+            found = next(self._entries, None)
+            if found is None:
+                self._entries = self._runtime.store.ledger()
+                return
+            try:
+                yield Envelope.from_bytes(found[1])
+            except ValueError:
+                continue  # of another version: its own workers will read it
+
+    def _is_suspect(self, envelope: Envelope, broker: RedisBroker, *, queues: set[str]) -> bool:
+        """Tell an entry whose message must have been received long ago, by what its own list holds now."""
+        queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
+        stamp = _identity(envelope).job.stamp
+        age = (self._runtime.store.now() - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
+        if queue not in queues or age < self._quiet:
+            return False
+        oldest = broker.oldest_stamp(queue, priority)
+        return oldest is None or oldest > stamp
+
+    def _resend(self, envelope: Envelope) -> None:
+        runtime, identity = self._runtime, _identity(envelope)
+        answer = runtime.store.resend(
+            identity.job, task_id=envelope.task_id, quiet=self._quiet, most=_MOST_TIMES, record_ttl=LIVE_RECORD_TTL
+        )
+        facts = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
+        if answer == "publish":
+            runtime.events.emit("published_again", **facts)
+            publish_envelope(self._app, envelope)
+        if answer == "lost":
+            runtime.events.emit("lost", **facts)
+            self._bury(envelope, identity)
+
+    def _bury(self, envelope: Envelope, identity: Identity) -> None:
+        """Keep a letter of a submission that was published four times and never settled."""
+        settings, store = self._runtime.settings, self._runtime.store
+        letter = DeadLetter.of(
+            None,
+            reason="lost",
+            envelope=envelope,
+            now=store.now() / 1e6,
+            job=identity.job,
+            life=identity.life,
+            fingerprint=identity.fingerprint,
+            letter_id=letter_id_of(envelope.task_id, life=-2),
+            message=f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?",
+        )
+        bounds: dict[str, Any] = {"letter_ttl": settings.dead_letter_ttl, "letter_max": settings.dead_letter_max}
+        store.keep_letter(letter.id, letter=letter.to_bytes(), **bounds)
+        store.settle(identity.job, task_id=envelope.task_id, state="skipped", ttl=LIVE_RECORD_TTL)
+
+
+def _identity(envelope: Envelope) -> Identity:
+    header = (envelope.options.get("headers") or {}).get(HEADER)
+    nesting = int(envelope.options.get("replaced_task_nesting") or 0)
+    found = keys.identity_of(header, task_id=envelope.task_id, nesting=nesting)
+    return found or Identity(Job(keys.own_key(envelope.task_id, nesting), "given"), envelope.task_id)
+
+
+def _seconds_until(eta: str | None, stamp: int) -> float:
+    """Seconds from the submission to its eta."""
+    if not eta:
+        return 0.0
+    due = datetime.fromisoformat(eta)
+    aware = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
+    return max(aware.timestamp() - stamp / 1e6, 0.0)
+
+
+def _away() -> tuple[type[Exception], ...]:
+    """Return what is raised while broker or store are away."""
+    from kombu.exceptions import OperationalError  # noqa: PLC0415  # the drivers are imported where they are used
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    return (OSError, StoreError, RedisError, OperationalError)

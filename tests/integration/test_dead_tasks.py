@@ -1,0 +1,143 @@
+"""Tasks that take their process with them, or try to."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_reliable import Permanent
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.runtime import runtime_of
+from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.stage import Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from celery import Celery
+
+    from celery_reliable.testing.servers import RedisServer
+    from tests.integration.workers import Worker, Workers
+
+pytestmark = pytest.mark.integration
+
+APP = "tests.integration.apps.worker"
+DEADLINE = 20.0
+LEASE = 3.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(stage: Stage, module_workers: Workers) -> Worker:
+    """Two pool children."""
+    return module_workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
+
+
+@pytest.fixture
+def label() -> str:
+    """A name that no other test uses; also a task id."""
+    return uuid.uuid4().hex
+
+
+def letter(app: Celery, stage: Stage, label: str) -> DeadLetter:
+    """Return the only dead letter of a job, once it is there."""
+    (buried,) = stage.wait_event("buried", label)
+    found = runtime_of(app).store.letter(buried["letter_id"])
+    assert found is not None
+    return DeadLetter.from_bytes(found[1])
+
+
+def test_a_killed_task_runs_again_at_once(app: Celery, stage: Stage, label: str) -> None:
+    """The lease of the dead process is freed: nobody waits for its end. The attempt is the same, the delivery the next."""
+    result = app.tasks["suicidal"].apply_async((label, 1), task_id=label)
+
+    assert result.get(timeout=DEADLINE) == 1
+    first, second = stage.entries(label)
+    assert second["at"] - first["at"] < LEASE
+    assert stage.events("busy", label) == []
+    claims = [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)]
+    assert claims == [(1, 1), (1, 2)]
+    assert stage.events("evidence", label)[0]["cause"] == "worker_lost"
+
+
+def test_a_task_that_always_dies_is_poison(app: Celery, stage: Stage, label: str) -> None:
+    """After ``max_deliveries`` it is not run again: a letter with the evidence, a failure told once."""
+    told = app.tasks["told"].s()
+    result = app.tasks["suicidal"].apply_async((label, 99), task_id=label, link_error=told)
+
+    with pytest.raises(Permanent, match="claimed 2 times without a verdict.*signal 9"):
+        result.get(timeout=DEADLINE)
+    kept = letter(app, stage, label)
+    assert [kept.reason, kept.attempts, kept.deliveries] == ["poison", 0, 2]
+    assert [json.loads(one)["signal"] for one in kept.evidence] == [9, 9]
+    assert len(stage.entries(label)) == 2
+    assert len(stage.wait_entries(f"told:{label}", 1)) == 1
+
+
+def test_a_task_killed_by_its_hard_time_limit_is_buried_as_such(app: Celery, stage: Stage, label: str) -> None:
+    """Two deliveries end at the limit of a second; the letter's reason is ``time_limit``."""
+    result = app.tasks["endless"].apply_async((label,), task_id=label)
+
+    with pytest.raises(Permanent, match="hard time limit"):
+        result.get(timeout=DEADLINE)
+    kept = letter(app, stage, label)
+    assert [kept.reason, kept.deliveries] == ["time_limit", 2]
+    assert {json.loads(one)["cause"] for one in kept.evidence} == {"time_limit"}
+    assert len(stage.entries(label)) == 2
+    assert len(stage.entries(f"failure:{label}")) <= 1
+
+
+BASE_ERRORS = ["MemoryError", "SystemExit", "GeneratorExit"]
+
+
+def raise_each(app: Celery, stage: Stage, label: str, *, worker: Worker) -> None:
+    """Let a task raise each error; the same processes must go on, each job ends as a letter."""
+    processes = {worker.pid, *worker.children}
+    for name in BASE_ERRORS:
+        result = app.tasks["raising"].apply_async((label, name), task_id=f"{label}-{name}")
+        with pytest.raises(Permanent, match=name):
+            result.get(timeout=DEADLINE)
+        assert letter(app, stage, f"{label}-{name}").error_type == name
+    assert app.tasks["add"].delay(1, f"{label}:other").get(timeout=DEADLINE) == 2
+    assert {worker.pid, *worker.children} == processes
+    assert len(stage.entries(label)) == len(BASE_ERRORS)
+
+
+def test_no_error_of_a_task_ends_its_process(app: Celery, stage: Stage, label: str, worker: Worker) -> None:
+    """Prefork: MemoryError would end the worker, SystemExit the child; both are failures of the task."""
+    raise_each(app, stage, label, worker=worker)
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_no_error_of_a_task_ends_a_worker_without_children(
+    module_redis: RedisServer, workers: Workers, tmp_path: Path, pool: str, label: str
+) -> None:
+    """Threads: SystemExit would leave the request open for ever. Solo: it would end the worker."""
+    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (3, 4, 5))
+    stage = Stage(tmp_path, broker=broker, backend=backend, store=store)
+    worker = workers.start(APP, pool=pool, env=stage.environment(), arguments=QUICK)
+    with client(stage) as app:
+        raise_each(app, stage, label, worker=worker)
+
+
+def test_a_task_of_a_lost_machine_runs_elsewhere(
+    module_redis: RedisServer, workers: Workers, tmp_path: Path, label: str
+) -> None:
+    """Main process and child killed in the body: the message comes back, the lease ends, another worker runs it."""
+    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (6, 7, 8))
+    conf = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
+    stage = Stage(tmp_path, broker=broker, backend=backend, store=store, conf=conf)
+    first = workers.start(APP, env=stage.environment(), arguments=QUICK)
+    with client(stage) as app:
+        result = app.tasks["held"].apply_async((label, label, "done"), task_id=label)
+        stage.wait_entries(label, 1)
+        first.kill()
+        workers.start(APP, env=stage.environment(), arguments=QUICK)
+        stage.open(label)
+
+        assert result.get(timeout=2 * DEADLINE) == "done"
+        assert [entry["step"] for entry in stage.entries(label)] == ["start", "start", "end"]
+        claims = [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)]
+        assert claims == [(1, 1), (1, 2)]

@@ -1,0 +1,130 @@
+"""Two runs of one key do not run together, and of two that do, one counts."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.stage import Stage
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from celery import Celery
+
+    from celery_reliable.testing.servers import RedisServer
+    from tests.integration.workers import Workers
+
+pytestmark = pytest.mark.integration
+
+APP = "tests.integration.apps.worker"
+DEADLINE = 30.0
+LEASE = 3.0
+
+
+@pytest.fixture
+def label() -> str:
+    """A name that no other test uses; also a task id."""
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def stage(module_redis: RedisServer, tmp_path: Path) -> Stage:
+    """A broker that gives the messages of a silent worker to another one after two seconds."""
+    module_redis.flush()
+    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in range(3))
+    conf = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
+    return Stage(tmp_path, broker=broker, backend=backend, store=store, conf=conf)
+
+
+@pytest.fixture
+def app(stage: Stage) -> Iterator[Celery]:
+    """The app of the stage."""
+    with client(stage) as app:
+        yield app
+
+
+def steps(stage: Stage, label: str) -> list[str]:
+    """Return what the runs noted, in order."""
+    return [entry["step"] for entry in stage.entries(label)]
+
+
+def messages(stage: Stage) -> int:
+    """Return how many messages the broker has, waiting or not acked."""
+    with redis.Redis.from_url(stage.broker) as broker:
+        return int(broker.llen("celery")) + int(broker.hlen("unacked"))
+
+
+def test_a_task_longer_than_its_lease_runs_once(app: Celery, stage: Stage, workers: Workers, label: str) -> None:
+    """Three leases long, with a second copy of its message in the queue and the broker giving away a third."""
+    result = app.tasks["busy"].apply_async((label, 3 * LEASE), task_id=label)
+    with redis.Redis.from_url(stage.broker) as broker:
+        (message,) = broker.lrange("celery", 0, -1)
+        broker.rpush("celery", message)
+    workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
+
+    assert result.get(timeout=DEADLINE) == label
+    assert stage.events("busy", label)
+    stage.wait_event("replayed_outcome", label)
+    wait_until(lambda: messages(stage) == 0, DEADLINE, "every copy dealt with")
+    assert steps(stage, label) == ["start", "end"]
+    assert len(stage.events("done", label)) == 1
+
+
+def test_a_holder_that_was_frozen_beyond_its_lease_changes_nothing(
+    app: Celery, stage: Stage, workers: Workers, label: str
+) -> None:
+    """Another worker took over and finished. The thawed one's outcome is refused, its callback not sent."""
+    add = app.tasks["add"]
+    frozen = workers.start(APP, env=stage.environment(), arguments=QUICK)
+    result = app.tasks["fenced"].apply_async((label,), task_id=label, link=add.s(f"{label}:link"))
+    stage.wait_entries(label, 1)
+    frozen.freeze()
+    workers.start(APP, env=stage.environment(), arguments=QUICK)
+    stage.wait_entries(label, 2, timeout=DEADLINE)
+    stage.open(f"{label}:2")
+    fence = result.get(timeout=DEADLINE)
+    assert steps(stage, label) == ["start", "start", "end"]
+
+    stage.open(f"{label}:1")
+    frozen.thaw()
+    (stale,) = stage.wait_event("stale", label, timeout=DEADLINE)
+    wait_until(lambda: messages(stage) == 0, DEADLINE, "every message dealt with")
+
+    first, second = (event["fence"] for event in stage.events("claimed", label))
+    assert first == stale["fence"] < second == fence
+    assert app.AsyncResult(label).get(timeout=DEADLINE) == fence
+    assert len(stage.events("done", label)) == 1
+    assert len(stage.entries(f"{label}:link")) == 1
+    assert frozen.running
+
+
+def test_a_stale_holder_does_not_ack_the_message_of_the_live_one(
+    app: Celery, stage: Stage, workers: Workers, label: str
+) -> None:
+    """Thawed while the other worker runs, then that one is killed: the message still exists, a third run ends it."""
+    frozen = workers.start(APP, env=stage.environment(), arguments=QUICK)
+    result = app.tasks["fenced"].apply_async((label,), task_id=label)
+    stage.wait_entries(label, 1)
+    frozen.freeze()
+    live = workers.start(APP, env=stage.environment(), arguments=QUICK)
+    stage.wait_entries(label, 2, timeout=DEADLINE)
+
+    frozen.thaw()
+    stage.open(f"{label}:1")
+    stage.wait_event("stale", label, timeout=DEADLINE)
+    assert messages(stage) > 0
+    live.kill()
+    stage.open(f"{label}:3")
+
+    fence = result.get(timeout=DEADLINE)
+    claims = stage.events("claimed", label)
+    assert [claim["delivery"] for claim in claims] == [1, 2, 3]
+    assert fence == claims[2]["fence"]
+    assert steps(stage, label) == ["start", "start", "end", "start", "end"]
