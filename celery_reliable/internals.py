@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from billiard.common import terminate_handler_fired
 from celery import Task
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
@@ -87,3 +88,13 @@ def keeps_result(task: Task) -> bool:
 def is_interruption(exc: BaseException) -> bool:
     """Tell whether an exception is what a drain raises in a pool child: billiard's soft time limit by SIGUSR1 (4.3)."""
     return isinstance(exc, SoftTimeLimitExceeded)
+
+
+def is_terminated() -> bool:
+    """Tell whether a signal told this pool child to end (time limit, revoke, a SIGTERM to the process group).
+
+    billiard's handler (4.3) raises SystemExit in the body and sets this flag first; whatever comes out of the body then
+    is no outcome of the task.
+    """
+    fired: bool = terminate_handler_fired()
+    return fired

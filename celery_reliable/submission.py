@@ -31,6 +31,7 @@ LIVE_RECORD_TTL = 7 * DAY
 """Life of a record that is not done, from its last change; renewals and releases begin it anew."""
 
 _CANVAS = ("link", "link_error", "chain", "chord", "group_id")
+_PLAIN = (str, int, float, bool, type(None))
 _NOT_KEPT = ("producer", "connection", "publisher", "result_cls", "task_type", "add_to_parent", "retry", "retry_policy")
 
 
@@ -61,7 +62,7 @@ def submit(call: Call) -> AsyncResult[Any]:
     runtime = runtime_of(call.task.app)
     identity = identify(call, runtime=runtime)
     if identity.job.kind != "declared" and not runtime.ledger:
-        return _publish(call, replace(identity, life=1), runtime=runtime)
+        return _publish(call, identity, runtime=runtime)
     try:
         answer = runtime.store.submit(
             identity.job,
@@ -81,7 +82,7 @@ def submit(call: Call) -> AsyncResult[Any]:
     match answer:
         case New(life):
             runtime.events.emit("submitted", **_facts(call, identity))
-            return _publish(call, replace(identity, life=life), runtime=runtime)
+            return _publish(call, _in_life(identity, life), runtime=runtime)
         case Existing():
             return _join(call, identity, answer, runtime=runtime)
         case Mismatch(existing_id):
@@ -159,6 +160,10 @@ def _wall_clock() -> int:
     return int(datetime.now(timezone.utc).timestamp() * 1_000_000)
 
 
+def _in_life(identity: Identity, life: int) -> Identity:
+    return identity if identity.life == life else replace(identity, life=life)
+
+
 def _facts(call: Call, identity: Identity) -> dict[str, Any]:
     return {"task": call.task.name, "task_id": identity.task_id, "key": identity.job.key}
 
@@ -234,10 +239,18 @@ def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
         kept["eta"] = datetime.now(timezone.utc) + timedelta(seconds=float(countdown))
     if isinstance(kept.get("expires"), int | float):
         kept["expires"] = datetime.now(timezone.utc) + timedelta(seconds=float(kept["expires"]))
-    plain: dict[str, Any] = kombu_json.loads(
-        kombu_json.dumps({n: _named(v) for n, v in kept.items()}), object_hook=None
-    )
+    named = {name: _named(value) for name, value in kept.items()}
+    if _is_plain(named):
+        return named
+    plain: dict[str, Any] = kombu_json.loads(kombu_json.dumps(named), object_hook=None)
     return plain
+
+
+def _is_plain(value: Any) -> bool:  # Any: the values of apply_async's options
+    """Tell, in a tenth of the time that writing it takes, whether JSON would give a value back as it is."""
+    if type(value) is dict:
+        return all(type(name) is str for name in value) and all(map(_is_plain, value.values()))
+    return type(value) in _PLAIN or (type(value) is list and all(map(_is_plain, value)))
 
 
 def _named(value: Any) -> Any:  # Any: the values of apply_async's options

@@ -94,6 +94,8 @@ class Execution:
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
             outcome = self._encoded(result)
         except BaseException as exc:  # noqa: BLE001  # a body may raise anything; what leaves here ends the delivery
+            if internals.is_terminated():
+                raise SystemExit from exc  # this process ends, unfinished; its parent frees the lease
             self._judge(exc)
         return self._done(result, outcome)
 

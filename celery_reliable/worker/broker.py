@@ -29,6 +29,9 @@ for i = 1, #ARGV do moved = moved + redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH'
 return moved
 """
 
+# By a script: a client that speaks RESP3 gets floats, which do not compare with what Redis says of a score later.
+_SCORES = "return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')"
+
 # A held message goes back only if its score is still the one that was watched: its keeper may have come back.
 _RESTORE = """
 local score = redis.call('ZSCORE', KEYS[2], ARGV[1])
@@ -49,6 +52,7 @@ class RedisBroker:
         self._client = _client(channel)
         self._extend = self._client.register_script(_EXTEND)
         self._restore = self._client.register_script(_RESTORE)
+        self._scores = self._client.register_script(_SCORES)
 
     def is_for(self, channel: Any) -> bool:
         """Whether this is the view of that channel."""
@@ -70,9 +74,7 @@ class RedisBroker:
 
     def held_anywhere(self) -> dict[str, str]:
         """Return the tags of all held messages of the whole fleet, with their scores as Redis writes them."""
-        reply = self._client.execute_command("ZRANGE", self._key("unacked_index_key"), 0, -1, "WITHSCORES")
-        flat = reply if not reply or not isinstance(reply[0], list | tuple) else [one for pair in reply for one in pair]
-        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in flat]
+        texts = [one.decode() for one in self._scores(keys=[self._key("unacked_index_key")])]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def ours(self, tags: Sequence[str]) -> dict[str, tuple[dict[str, Any], str, str]]:

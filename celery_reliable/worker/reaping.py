@@ -9,7 +9,7 @@ from celery import bootsteps
 _INTERVAL = 0.5
 
 
-class Reaping(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is not typed
+class Reaping(bootsteps.StartStopStep):
     """Look for dead pool children twice a second, so that their work is taken up within one.
 
     Celery looks when the pipe that the child held is closed, and stops watching the pipe (5.7,
@@ -20,7 +20,7 @@ class Reaping(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is not t
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
-        """Called with each new connection; Celery cancels the timers of the last one."""
+        """Look again with each new connection: Celery cancels the timers of the last one."""
         look = getattr(getattr(parent.pool, "_pool", None), "maintain_pool", None)
         if look is not None:
             hub.call_repeatedly(_INTERVAL, look)

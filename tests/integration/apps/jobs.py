@@ -258,6 +258,13 @@ def broken(self: Any, label: str) -> None:
     raise LookupError(f"no {label}")
 
 
+def held_then_failing(self: Any, label: str, gate: str) -> None:
+    """Wait at a gate, then fail for good."""
+    note(self, label)
+    stage_of(self).pass_gate(gate)
+    raise LookupError("a mistake in the code")
+
+
 def later(self: Any, label: str, times: int, seconds: float = 0.1) -> int:
     """Snooze a number of times, counted in the ledger."""
     note(self, label)
@@ -339,6 +346,7 @@ TASKS: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
     (flaky, {}),
     (hopeless, {}),
     (broken, {}),
+    (held_then_failing, {}),
     (later, {"max_retries": 0}),
     (asking, {}),
     (auto, {"autoretry_for": (ZeroDivisionError,), "retry_kwargs": {"max_retries": 2}}),
