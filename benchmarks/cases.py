@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery import Celery, Task
 
-from celery_reliable import ReliableTask, presets
+from celery_reliable import presets
 
 NO_OP, MILLISECOND = "noop", "millisecond"
 RECORD = struct.Struct("<QQ")  # number of the job, monotonic clock in nanoseconds when it ran
@@ -25,14 +26,23 @@ class Case:
     reliable: bool = True
     ledger: bool = True
     key: str | None = None
+    lease_ttl: float = 15.0
+
+    def to_text(self) -> str:
+        """Return what `from_text` reads, for the environment of a worker."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Case:
+        """Return the case that a worker was started for."""
+        return cls(**json.loads(text))
 
 
 PLAIN = Case("plain Celery, crash-safe", reliable=False)
 OWN = Case("own keys")
 OWN_WITHOUT_LEDGER = Case("own keys, no ledger", ledger=False)
 DECLARED = Case("declared keys", key="job:{number}")
-CASES = {case.name: case for case in (PLAIN, OWN, OWN_WITHOUT_LEDGER, DECLARED)}
-RELIABLE = tuple(case for case in CASES.values() if case.reliable)
+RELIABLE = (OWN, OWN_WITHOUT_LEDGER, DECLARED)
 
 
 def make_app(case: Case, *, broker: str, store: str, journal: str | None = None) -> Celery:
@@ -40,7 +50,7 @@ def make_app(case: Case, *, broker: str, store: str, journal: str | None = None)
     app = Celery(f"benchmarks.{'reliable' if case.reliable else 'plain'}", broker=broker, set_as_current=False)
     app.conf.update(_settings(case, store=store))
     descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND) if journal else None
-    options: dict[str, Any] = {"base": ReliableTask, "idempotency_key": case.key} if case.reliable else {"base": Task}
+    options = _task_options(case)
 
     def noop(number: int) -> None:
         _note(descriptor, number)
@@ -55,13 +65,22 @@ def make_app(case: Case, *, broker: str, store: str, journal: str | None = None)
     return app
 
 
+def _task_options(case: Case) -> dict[str, Any]:
+    if not case.reliable:
+        return {"base": Task}
+    from celery_reliable import ReliableTask  # noqa: PLC0415  # plain workers must not carry it: memory is compared
+
+    return {"base": ReliableTask, "idempotency_key": case.key}
+
+
 def _settings(case: Case, *, store: str) -> dict[str, Any]:
     """Return the preset for both sides, ours only for ours: the crash-safe settings are the same."""
     ours = ("reliable_", "imports", "include", "__")
     preset = {name: value for name, value in vars(presets).items() if case.reliable or not name.startswith(ours)}
     settings = {name: value for name, value in preset.items() if not name.startswith("__")}
     settings |= {"task_ignore_result": True}
-    return settings | ({"reliable_store_url": store, "reliable_ledger": case.ledger} if case.reliable else {})
+    own = {"reliable_store_url": store, "reliable_ledger": case.ledger, "reliable_lease_ttl": case.lease_ttl}
+    return settings | (own if case.reliable else {})
 
 
 def _note(descriptor: int | None, number: int) -> None:

@@ -55,7 +55,7 @@ def worker(case: Case, *, broker: str, store: str, concurrency: int = 2, pool: s
     with tempfile.TemporaryDirectory(prefix="celery-reliable-bench-") as directory:
         journal, log = Path(directory, "journal"), Path(directory, "log")
         journal.touch()
-        named = {"CASE": case.name, "BROKER": broker, "STORE": store, "JOURNAL": str(journal)}
+        named = {"CASE": case.to_text(), "BROKER": broker, "STORE": store, "JOURNAL": str(journal)}
         environment = {**os.environ, **{f"BENCHMARK_{name}": value for name, value in named.items()}}
         command = [sys.executable, "-m", "celery", "-A", "benchmarks.worker_app", "worker", "--loglevel", "WARNING"]
         command += ["--pool", pool, "--concurrency", str(concurrency)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from benchmarks.cases import CASES, make_app
+from benchmarks.cases import Case, make_app
 
 app = make_app(
-    CASES[os.environ["BENCHMARK_CASE"]],
+    Case.from_text(os.environ["BENCHMARK_CASE"]),
     broker=os.environ["BENCHMARK_BROKER"],
     store=os.environ["BENCHMARK_STORE"],
     journal=os.environ["BENCHMARK_JOURNAL"],

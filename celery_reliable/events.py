@@ -48,8 +48,10 @@ EVENTS: dict[str, Event] = {
     "stale": Event(logging.ERROR, "another claim took over, this outcome was refused", (*_JOB, "fence", "verb")),
     "lost_writes": Event(logging.ERROR, "the store lost writes, outcome accepted by its higher fence", _JOB),
     "publish_failed": Event(logging.WARNING, "publish failed, message waits", (*_JOB, "what", "wait")),
-    "result_oversized": Event(logging.WARNING, "result above the inline limit, kept apart", (*_JOB, "size", "limit")),
+    "result_oversized": Event(logging.WARNING, "large result kept beside the done marker", (*_JOB, "size", "limit")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
+    # worker
+    "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
     # leases
     "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),
     "renew_failed": Event(logging.WARNING, "leases could not be renewed", ("held",)),

@@ -106,7 +106,8 @@ def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) 
     if found.publish == "own":
         return _publish(call, replace(identity, life=found.life), runtime=runtime)
     if found.publish == "same":
-        return _publish(call, replace(identity, task_id=found.task_id, life=found.life), runtime=runtime)
+        again = replace(identity, task_id=found.task_id, life=found.life)
+        return _publish(call, again, runtime=runtime, withdraw=False)  # an earlier publish may have succeeded
     if found.outcome is not None:
         _store_result_again(call.task, found.task_id, found.outcome)
     return call.task.AsyncResult(found.task_id)
@@ -171,7 +172,7 @@ def _facts(call: Call, identity: Identity) -> dict[str, Any]:
 # --- publish
 
 
-def _publish(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool = True) -> AsyncResult[Any]:
     headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
     options = {**call.options, "headers": headers}
     try:
@@ -179,7 +180,8 @@ def _publish(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult
             call.task, call.args, call.kwargs, task_id=identity.task_id, **options
         )
     except Exception as exc:  # whatever stops a publish: the caller is told no, so the job must not run
-        _withdraw(call, identity, cause=exc, runtime=runtime)
+        if withdraw:
+            _withdraw(call, identity, cause=exc, runtime=runtime)
         raise
     if identity.job.kind == "declared" and not runtime.ledger:
         _confirm(identity, runtime=runtime)

@@ -1355,6 +1355,16 @@ class Saving:
         assert (fresh.checks, dict(fresh.saved)) == (0, {})
 
 
+    def test_save_repeated_after_a_lost_answer_counts_once(self, harness: StoreUnderTest) -> None:
+        """P14: the count is part of the ids of children; one too many would make new children of old ones."""
+        harness.submit("A")
+        run = harness.run("A")
+        for _ in range(2):
+            harness.save("A", run, number=1)
+        harness.release("A", run)
+        assert harness.run("A").checks == 1
+
+
 class DeadLetters:
     """Keeping, reading, replaying and discarding letters."""
 
@@ -1448,6 +1458,17 @@ class DeadLetters:
         first = harness.replay("L1", "R")
         assert harness.replay("L1", "R") == first
         assert harness.store.letter_counts()["replayed"] == 1
+
+    def test_letters_that_had_to_go_are_told(self, harness: StoreUnderTest) -> None:
+        """G4: bounded, and never in silence."""
+        for number in range(3):
+            harness.keep_letter(f"K{number}", letter_max=3)
+        harness.submit("A")
+        assert harness.bury("A", harness.run("A"), letter_max=2) == Settled(trimmed=2)
+        bounds = {"letter": b"kept", "letter_ttl": LONG, "letter_max": 2}
+        assert harness.store.keep_letter("K9", **bounds) == 1
+        assert harness.store.keep_letter("K9", **bounds) == 0
+        assert harness.store.letter_counts()["trimmed"] == 3
 
     def test_replay_again_under_the_same_id_replaces_the_body(self, harness: StoreUnderTest) -> None:
         """T10: so that the replayer can note that it has published; nothing else changes."""

@@ -95,7 +95,9 @@ def _bury(delivery: Delivery, letter: DeadLetter) -> None:
             letter_max=settings.dead_letter_max,
         ),
     )
-    delivery.check(answer, verb="bury")
+    trimmed = delivery.check(answer, verb="bury").trimmed
+    if trimmed:
+        delivery.runtime.events.emit("letters_trimmed", count=trimmed)
     delivery.emit("buried", reason=letter.reason, error=letter.error_type, letter_id=letter.id)
 
 
@@ -104,15 +106,18 @@ def _refuse(delivery: Delivery, exc: Exception, reason: Reason) -> NoReturn:
     settings = delivery.settings
     own_id = letter_id_of(delivery.identity.task_id, life=-1)
     letter = _letter(delivery, exc, reason, attempts=0, deliveries=0, letter_id=own_id)
-    delivery.insist(
+    trimmed = delivery.insist(
         "keep_letter",
         lambda: delivery.runtime.store.keep_letter(
             letter.id,
+            job=delivery.job,
             letter=letter.to_bytes(),
             letter_ttl=settings.dead_letter_ttl,
             letter_max=settings.dead_letter_max,
         ),
     )
+    if trimmed:
+        delivery.runtime.events.emit("letters_trimmed", count=trimmed)
     delivery.end_entry()
     delivery.emit("buried", reason=reason, error=letter.error_type, letter_id=letter.id)
     raise _reported(delivery, exc)

@@ -93,7 +93,7 @@ class Execution:
             with keys.within(self._parent):
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
             outcome = self._encoded(result)
-        except BaseException as exc:  # noqa: BLE001  # a body may raise anything; what leaves here ends the delivery
+        except BaseException as exc:  # a body may raise anything; what leaves here ends the delivery
             if internals.is_terminated():
                 raise SystemExit from exc  # this process ends, unfinished; its parent frees the lease
             self._judge(exc)
@@ -141,19 +141,24 @@ class Execution:
 
     def save(self, name: str, body: bytes) -> None:
         """Keep a checkpoint or step; counts as a checkpoint for the ids of children. Raises `LeaseLost` when stale."""
-        delivery, run = self.delivery, self.delivery.run
-
-        def call() -> Any:  # Any: judged below
-            return delivery.runtime.store.save(
-                delivery.job, fence=run.fence, token=delivery.token, name=name, body=body, ttl=LIVE_RECORD_TTL
-            )
-
-        if isinstance(delivery.insist("save", call), Stale):
+        delivery, run, parent = self.delivery, self.delivery.run, self._parent or keys.Parent("")
+        answer = delivery.insist(
+            "save",
+            lambda: delivery.runtime.store.save(
+                delivery.job,
+                fence=run.fence,
+                token=delivery.token,
+                name=name,
+                body=body,
+                ttl=LIVE_RECORD_TTL,
+                number=parent.checks + 1,
+            ),
+        )
+        if isinstance(answer, Stale):
             msg = f"{delivery.task.name}: another run took over {self.key!r} (fence {run.fence} is old); nothing was saved"
             raise LeaseLost(msg)
         self._saved[name] = body
-        if self._parent:
-            self._parent.checked()
+        parent.checked()
 
     # --- settle: done
 

@@ -9,7 +9,7 @@ from celery_reliable.settings.messages import mask_secrets
 from celery_reliable.settings.model import PER_TASK, Settings
 from celery_reliable.settings.names import TASK_ONLY, has_reliable_settings
 from celery_reliable.settings.store_url import resolve_store_url
-from celery_reliable.settings.table import Setting, describe, markdown_table
+from celery_reliable.settings.table import Setting, describe
 
 __all__ = [
     "PER_TASK",
@@ -18,7 +18,6 @@ __all__ = [
     "Settings",
     "describe",
     "has_reliable_settings",
-    "markdown_table",
     "mask_secrets",
     "resolve_store_url",
 ]

@@ -169,7 +169,7 @@ class Settings:
     queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
     claim_check_threshold: int = rules.count(
         131_072,
-        "Arguments or results larger than this are kept apart from the message.",
+        "Size of a result from which the event result_oversized tells of it.",
         at_least=1,
         unit="bytes",
         per_task=True,

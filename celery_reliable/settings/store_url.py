@@ -13,13 +13,11 @@ STORE_SCHEMES = (
     "sentinel",
     "redis+cluster",
     "rediss+cluster",
-    "sqlite",
-    "postgresql",
-    "django",
     "memory",
 )
+_LATER = ("sqlite", "postgresql", "django")  # known, refused with a word of their own by `open_store`
 SCHEMES = " ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
-STORE_URL = "|".join(rf"{re.escape(scheme)}://.*" for scheme in STORE_SCHEMES)
+STORE_URL = "|".join(rf"{re.escape(scheme)}://.*" for scheme in (*STORE_SCHEMES, *_LATER))
 
 
 def resolve_store_url(explicit: str | None, *, result_backend: object, broker_url: object) -> str:

@@ -31,14 +31,3 @@ def describe() -> list[Setting]:
         Setting(PREFIX + name, DEFAULTS[name], rule.meaning, rule.unit, rule.expected, rule.per_task, rule.built)
         for name, rule in RULES.items()
     ]
-
-
-def markdown_table() -> str:
-    """Return the reference table of all settings, as the documentation holds it."""
-    rows = [f"| `{one.name}` | `{one.default!r}` | {one.unit} | {_meaning(one)} |" for one in describe()]
-    return "\n".join(["| setting | default | unit | meaning |", "|---|---|---|---|", *rows, ""])
-
-
-def _meaning(setting: Setting) -> str:
-    notes = ["Also a task option."] * setting.per_task + ["Reserved: not in this version."] * (not setting.built)
-    return " ".join([setting.meaning, *notes])

@@ -169,11 +169,13 @@ class Settled:
     """The write was accepted.
 
     ``revoked``: the job was marked revoked while it ran and has ended as revoked (release only). ``lost_writes``: the
-    fence was above the record's, which proves that the store lost writes in a fail-over.
+    fence was above the record's, which proves that the store lost writes in a fail-over. ``trimmed``: so many old
+    letters had to go (bury only).
     """
 
     revoked: bool = False
     lost_writes: bool = False
+    trimmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,17 +358,23 @@ class Store(Protocol):
 
     # --- checkpoints and steps
 
-    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float) -> SettleAnswer:
+    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0) -> SettleAnswer:
         """Keep ``body`` under ``name`` (``state`` or ``step:NAME``); a stale holder is refused.
 
-        It counts one more in `Run.checks`; a changed ``state`` sets the count of deliveries back.
+        `Run.checks` becomes ``number`` (0: one more), so that a repetition after a lost answer counts once. A changed ``state`` sets the count of deliveries back.
         """
         ...
 
     # --- dead letters
 
-    def keep_letter(self, letter_id: str, *, letter: bytes, letter_ttl: float, letter_max: int) -> None:
-        """Keep a letter that has no claim (undecodable, late, ...). Twice is once."""
+    def keep_letter(
+        self, letter_id: str, *, job: Job | None = None, letter: bytes, letter_ttl: float, letter_max: int
+    ) -> int:
+        """Keep a letter that has no claim (undecodable, late, ...). Twice is once.
+
+        ``job``: the key it names, if any. Returns how many old letters had to go. On a Cluster ``letter_max`` bounds
+        each of the 64 shards.
+        """
         ...
 
     def letter(self, letter_id: str) -> tuple[str, bytes] | None:

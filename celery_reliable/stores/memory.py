@@ -161,14 +161,16 @@ class _Letters:
         default_factory=lambda: dict.fromkeys(("buried", "replayed", "discarded", "trimmed"), 0)
     )
 
-    def put(self, letter_id: str, *, body: bytes, now: float, ttl: float, limit: int, life: int = 0) -> None:
-        """Keep a letter once."""
+    def put(self, letter_id: str, *, body: bytes, now: float, ttl: float, limit: int, life: int = 0) -> int:
+        """Keep a letter once; return how many old ones had to go."""
+        before = self.counts["trimmed"]
         self.forget_old(now=now)
         if letter_id in self.kept:
-            return
+            return 0
         self.counts["buried"] += 1
         self.kept[letter_id] = _Letter(number=self.counts["buried"], body=body, ends=now + ttl, life=life)
         self._drop(list(self.kept)[: max(0, len(self.kept) - limit)])
+        return self.counts["trimmed"] - before
 
     def forget_old(self, *, now: float) -> None:
         """Drop what is beyond its age."""
@@ -542,10 +544,12 @@ class MemoryStore:
             self._entries.pop(task_id, None)
             if record.state == "dead" and not answer.lost_writes:
                 return answer
-            self._letters.put(letter_id, body=letter, now=now, ttl=letter_ttl, limit=letter_max, life=record.life)
+            trimmed = self._letters.put(
+                letter_id, body=letter, now=now, ttl=letter_ttl, limit=letter_max, life=record.life
+            )
             dead = replace(record, state="dead", fence=fence, token=token, letter_id=letter_id, ends=now + letter_ttl)
             self._keep(job, replace(dead, revoke_ttl=None, fallback=None))
-            return answer
+            return replace(answer, trimmed=trimmed)
 
     def free(self, job: Job, *, token: str, evidence: bytes, keep: float) -> bool:
         """End a lease from outside, for a child seen to die."""
@@ -586,7 +590,7 @@ class MemoryStore:
 
     # --- checkpoints and steps
 
-    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float) -> SettleAnswer:
+    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0) -> SettleAnswer:
         """Keep ``body`` under ``name``; a stale holder is refused."""
         with self._lock:
             now = self._clock()
@@ -600,7 +604,7 @@ class MemoryStore:
                 replace(
                     record,
                     saved=MappingProxyType({**record.saved, name: body}),
-                    checks=record.checks + 1,
+                    checks=number or record.checks + 1,
                     lost=0 if went_on else record.lost,
                     ends=max(record.ends, now + ttl),
                 ),
@@ -609,10 +613,12 @@ class MemoryStore:
 
     # --- dead letters
 
-    def keep_letter(self, letter_id: str, *, letter: bytes, letter_ttl: float, letter_max: int) -> None:
+    def keep_letter(
+        self, letter_id: str, *, job: Job | None = None, letter: bytes, letter_ttl: float, letter_max: int
+    ) -> int:
         """Keep a letter that has no claim. Twice is once."""
         with self._lock:
-            self._letters.put(letter_id, body=letter, now=self._clock(), ttl=letter_ttl, limit=letter_max)
+            return self._letters.put(letter_id, body=letter, now=self._clock(), ttl=letter_ttl, limit=letter_max)
 
     def letter(self, letter_id: str) -> tuple[str, bytes] | None:
         """Return (status, body) of one letter."""

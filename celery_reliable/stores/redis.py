@@ -5,6 +5,7 @@ Needs Redis 7 or Valkey 7.2: scripts that finish work carry ``allow-oom``, so th
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -265,7 +266,8 @@ class RedisStore:
             ),
             (place.field, fence, _flat(token), task_id, letter_id, letter, _ms(letter_ttl), letter_max),
         )
-        return _SETTLE_ANSWERS[answer]
+        settled = _SETTLE_ANSWERS[answer[0]]
+        return dataclasses.replace(settled, trimmed=answer[1]) if answer[1] else settled
 
     def free(self, job: Job, *, token: str, evidence: bytes, keep: float) -> bool:
         """See `Store.free`."""
@@ -292,21 +294,23 @@ class RedisStore:
 
     # --- checkpoints and steps
 
-    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float) -> base.SettleAnswer:
+    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0) -> base.SettleAnswer:
         """See `Store.save`."""
         place = self._keys.place(job)
         keys = (place.record, place.alone, place.checkpoint)
         return _SETTLE_ANSWERS[
-            self._link.script("save", keys, (place.field, fence, _flat(token), name, body, _ms(ttl)))
+            self._link.script("save", keys, (place.field, fence, _flat(token), name, body, _ms(ttl), number))
         ]
 
     # --- dead letters
 
-    def keep_letter(self, letter_id: str, *, letter: bytes, letter_ttl: float, letter_max: int) -> None:
+    def keep_letter(
+        self, letter_id: str, *, job: Job | None = None, letter: bytes, letter_ttl: float, letter_max: int
+    ) -> int:
         """See `Store.keep_letter`."""
-        shard = self._keys.shard(Job(letter_id))
+        shard = self._keys.shard(job or Job(letter_id))
         values = (letter_id, letter, _ms(letter_ttl), letter_max)
-        self._link.script("keep_letter", self._keys.letter_keys(shard), values)
+        return int(self._link.script("keep_letter", self._keys.letter_keys(shard), values))
 
     def letter(self, letter_id: str) -> tuple[str, bytes] | None:
         """See `Store.letter`; on a Cluster every shard is asked."""
@@ -383,11 +387,11 @@ class RedisStore:
         """See `Store.ledger`."""
         for shard in range(self._link.shards):
             name = self._keys.ledger(shard)
-            cursor = b"0"
+            cursor = 0
             while True:
                 cursor, flat = self._link.command("HSCAN", name, cursor, "COUNT", limit, key=name)
                 yield from ((_text(task_id), _RESENT.sub(b"", entry, count=1)) for task_id, entry in _pairs(flat))
-                if cursor == b"0":
+                if int(cursor) == 0:
                     break
 
     def resend(self, job: Job, *, task_id: str, quiet: float, most: int, record_ttl: float) -> base.ResendAnswer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -174,7 +175,7 @@ class ClusterLink:
             from redis.cluster import RedisCluster  # noqa: PLC0415  # the driver is imported where it is used
 
             options = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout, "protocol": 2}
-            self._made, self._pid = RedisCluster.from_url(self._url, **options), os.getpid()
+            self._made, self._pid = RedisCluster.from_url(_driver_spelling(self._url), **options), os.getpid()
         return self._made
 
     def command(self, *args: Any, key: str) -> Any:
@@ -232,7 +233,12 @@ def _pool(url: str, *, timeout: float) -> Any:
     from redis.backoff import NoBackoff  # noqa: PLC0415
     from redis.retry import Retry  # noqa: PLC0415
 
-    return ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), **_options(timeout))
+    return ConnectionPool.from_url(_driver_spelling(url), retry=Retry(NoBackoff(), 0), **_options(timeout))
+
+
+def _driver_spelling(url: str) -> str:
+    """Return the URL as redis-py reads it: Celery's documentation writes ``ssl_cert_reqs=CERT_REQUIRED``."""
+    return re.sub(r"(ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1] + found[2].lower(), url)
 
 
 def _sentinel_pool(url: str, *, timeout: float) -> Any:

@@ -256,7 +256,7 @@ class LedgerSweep:
             message=f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?",
         )
         bounds: dict[str, Any] = {"letter_ttl": settings.dead_letter_ttl, "letter_max": settings.dead_letter_max}
-        store.keep_letter(letter.id, letter=letter.to_bytes(), **bounds)
+        store.keep_letter(letter.id, job=identity.job, letter=letter.to_bytes(), **bounds)
         store.settle(identity.job, task_id=envelope.task_id, state="skipped", ttl=LIVE_RECORD_TTL)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,13 +62,7 @@ def _show_module_workers(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def stage(module_redis: servers.RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """Broker, backend and store in three databases of the module's Redis."""
-    return stage_on(module_redis, directory=tmp_path_factory.mktemp("stage"))
-
-
-def stage_on(server: servers.RedisServer, *, directory: Path) -> Stage:
-    """Return a stage whose broker, backend and store are three databases of one server."""
-    broker, backend, store = (f"{server.url.removesuffix('/0')}/{database}" for database in range(3))
-    return Stage(directory, broker=broker, backend=backend, store=store)
+    return Stage.on(module_redis.url, directory=tmp_path_factory.mktemp("stage"))
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +70,9 @@ def app(stage: Stage) -> Iterator[Celery]:
     """The app of the module's stage, to submit with."""
     with client(stage) as app:
         yield app
+
+
+@pytest.fixture
+def label() -> str:
+    """A name that no other test uses, for ledger, keys and task ids."""
+    return uuid.uuid4().hex

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,12 +30,6 @@ def worker(stage: Stage, module_workers: Workers) -> Worker:
     return module_workers.start(
         "tests.integration.apps.worker", concurrency=2, env=stage.environment(), arguments=QUICK
     )
-
-
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses."""
-    return uuid.uuid4().hex
 
 
 def test_a_chain_hands_each_result_on(app: Celery, stage: Stage, label: str) -> None:

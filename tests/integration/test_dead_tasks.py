@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from celery_reliable import Permanent
-from celery_reliable.dead_letters import DeadLetter
-from celery_reliable.runtime import runtime_of
-from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client, letter
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
 
@@ -29,27 +26,12 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 DEADLINE = 20.0
-LEASE = 3.0
 
 
 @pytest.fixture(scope="module", autouse=True)
 def worker(stage: Stage, module_workers: Workers) -> Worker:
     """Two pool children."""
     return module_workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
-
-
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses; also a task id."""
-    return uuid.uuid4().hex
-
-
-def letter(app: Celery, stage: Stage, label: str) -> DeadLetter:
-    """Return the only dead letter of a job, once it is there."""
-    (buried,) = stage.wait_event("buried", label)
-    found = runtime_of(app).store.letter(buried["letter_id"])
-    assert found is not None
-    return DeadLetter.from_bytes(found[1])
 
 
 def test_a_killed_task_runs_again_at_once(app: Celery, stage: Stage, label: str) -> None:
@@ -70,7 +52,7 @@ def test_a_task_that_always_dies_is_poison(app: Celery, stage: Stage, label: str
     told = app.tasks["told"].s()
     result = app.tasks["suicidal"].apply_async((label, 99), task_id=label, link_error=told)
 
-    with pytest.raises(Permanent, match="claimed 2 times without a verdict.*signal 9"):
+    with pytest.raises(Permanent, match=r"claimed 2 times without a verdict.*signal 9"):
         result.get(timeout=DEADLINE)
     kept = letter(app, stage, label)
     assert [kept.reason, kept.attempts, kept.deliveries] == ["poison", 0, 2]
@@ -118,8 +100,7 @@ def test_no_error_of_a_task_ends_a_worker_without_children(
     module_redis: RedisServer, workers: Workers, tmp_path: Path, pool: str, label: str
 ) -> None:
     """Threads: SystemExit would leave the request open for ever. Solo: it would end the worker."""
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (3, 4, 5))
-    stage = Stage(tmp_path, broker=broker, backend=backend, store=store)
+    stage = Stage.on(module_redis.url, directory=tmp_path, first=3)
     worker = workers.start(APP, pool=pool, env=stage.environment(), arguments=QUICK)
     with client(stage) as app:
         raise_each(app, stage, label, worker=worker)
@@ -142,9 +123,7 @@ def test_a_task_of_a_lost_machine_runs_elsewhere(
     module_redis: RedisServer, workers: Workers, tmp_path: Path, label: str
 ) -> None:
     """Main process and child killed in the body: the message comes back, the lease ends, another worker runs it."""
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (6, 7, 8))
-    conf = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
-    stage = Stage(tmp_path, broker=broker, backend=backend, store=store, conf=conf)
+    stage = Stage.on(module_redis.url, directory=tmp_path, first=6, conf=RESTORING)
     first = workers.start(APP, env=stage.environment(), arguments=QUICK)
     with client(stage) as app:
         result = app.tasks["held"].apply_async((label, label, "done"), task_id=label)

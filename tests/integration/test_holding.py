@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-import redis
 from celery import Celery
 
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job, Run, Settled
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,12 +75,6 @@ def holding(app: Celery, key: str) -> Iterator[Holder]:
         holder.stop()
 
 
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses."""
-    return uuid.uuid4().hex
-
-
 def run_scenario(stage: Stage, label: str, *, broker_is_redis: bool) -> None:
     """Let three messages wait for one key for four seconds, run another task meanwhile, then end the job."""
     bare = Celery("bare", broker=stage.broker, backend=stage.backend, set_as_current=False)
@@ -94,7 +87,7 @@ def run_scenario(stage: Stage, label: str, *, broker_is_redis: bool) -> None:
         for result in results:
             stage.wait_event("busy", result.id, count=4)
         if broker_is_redis:
-            assert messages(stage) == (0, WAITING)
+            assert stage.messages() == (0, WAITING)
         assert app.tasks["add"].delay(2, f"{label}:other").get(timeout=DEADLINE) == 3
         holder.complete(b'"kept"')
 
@@ -103,20 +96,14 @@ def run_scenario(stage: Stage, label: str, *, broker_is_redis: bool) -> None:
         for result in results:
             assert min(gaps(stage, result.id)) > 0.95
         if broker_is_redis:
-            wait_until(lambda: messages(stage) == (0, 0), DEADLINE, "every message acked")
+            stage.wait_no_message()
     bare.close()
-
-
-def messages(stage: Stage) -> tuple[int, int]:
-    """Return how many messages wait in the queue, and how many are out and not acked."""
-    with redis.Redis.from_url(stage.broker) as broker:
-        return int(broker.llen("celery")), int(broker.hlen("unacked"))
 
 
 def gaps(stage: Stage, task_id: str) -> list[float]:
     """Return the seconds between claims of one message."""
     times = [event["at"] for event in stage.events("busy", task_id)]
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
@@ -125,8 +112,7 @@ def test_messages_wait_for_a_key_on_redis(
 ) -> None:
     """At most one claim a second for each, the only slot free for others, the messages where they were."""
     module_redis.flush()
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in range(3))
-    stage = Stage(tmp_path, broker=broker, backend=backend, store=store)
+    stage = Stage.on(module_redis.url, directory=tmp_path)
     workers.start("tests.integration.apps.worker", pool=pool, env=stage.environment(), arguments=QUICK)
 
     run_scenario(stage, label, broker_is_redis=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +10,6 @@ from celery import Celery
 
 import celery_reliable
 from celery_reliable import DuplicateTask, PayloadMismatch
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -38,12 +35,6 @@ def bare(stage: Stage) -> Celery:
     return Celery("bare", broker=stage.broker, backend=stage.backend, set_as_current=False)
 
 
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses."""
-    return uuid.uuid4().hex
-
-
 def settled(stage: Stage, app: Celery, label: str) -> list[Entry]:
     """Return the entries of a label after everything submitted before has run.
 
@@ -51,8 +42,7 @@ def settled(stage: Stage, app: Celery, label: str) -> list[Entry]:
     """
     for _ in range(2):
         app.tasks["add"].delay(0, "settled").get(timeout=DEADLINE)
-    with redis.Redis.from_url(stage.broker) as broker:
-        wait_until(lambda: not (broker.llen("celery") or broker.zcard("unacked_index")), DEADLINE, "nothing waits")
+    stage.wait_no_message()
     return stage.entries(label)
 
 
@@ -275,16 +265,6 @@ def test_a_replacement_that_waits_is_in_the_ledger(app: Celery, stage: Stage, la
 
 
 # --- on_conflict, and other arguments
-
-
-@pytest.fixture
-def waiting(app: Celery) -> Callable[[str], Callable[[], None]]:
-    """Name a queue that no worker consumes until the returned function is called."""
-
-    def consume(queue: str) -> Callable[[], None]:
-        return lambda: app.control.add_consumer(queue, reply=True)
-
-    return consume
 
 
 def test_a_key_that_is_taken_may_be_refused(app: Celery, stage: Stage, label: str) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
-from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client
 from tests.integration.apps.stage import Stage
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,22 +23,13 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 DEADLINE = 30.0
-LEASE = 3.0
-
-
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses; also a task id."""
-    return uuid.uuid4().hex
 
 
 @pytest.fixture
 def stage(module_redis: RedisServer, tmp_path: Path) -> Stage:
     """A broker that gives the messages of a silent worker to another one after two seconds."""
     module_redis.flush()
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in range(3))
-    conf = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
-    return Stage(tmp_path, broker=broker, backend=backend, store=store, conf=conf)
+    return Stage.on(module_redis.url, directory=tmp_path, conf=RESTORING)
 
 
 @pytest.fixture
@@ -55,12 +44,6 @@ def steps(stage: Stage, label: str) -> list[str]:
     return [entry["step"] for entry in stage.entries(label)]
 
 
-def messages(stage: Stage) -> int:
-    """Return how many messages the broker has, waiting or not acked."""
-    with redis.Redis.from_url(stage.broker) as broker:
-        return int(broker.llen("celery")) + int(broker.hlen("unacked"))
-
-
 def test_a_task_longer_than_its_lease_runs_once(app: Celery, stage: Stage, workers: Workers, label: str) -> None:
     """Three leases long, with a second copy of its message in the queue and the broker giving away a third."""
     result = app.tasks["busy"].apply_async((label, 3 * LEASE), task_id=label)
@@ -72,7 +55,7 @@ def test_a_task_longer_than_its_lease_runs_once(app: Celery, stage: Stage, worke
     assert result.get(timeout=DEADLINE) == label
     assert stage.events("busy", label)
     stage.wait_event("replayed_outcome", label)
-    wait_until(lambda: messages(stage) == 0, DEADLINE, "every copy dealt with")
+    stage.wait_no_message()
     assert steps(stage, label) == ["start", "end"]
     assert len(stage.events("done", label)) == 1
 
@@ -95,7 +78,7 @@ def test_a_holder_that_was_frozen_beyond_its_lease_changes_nothing(
     stage.open(f"{label}:1")
     frozen.thaw()
     (stale,) = stage.wait_event("stale", label, timeout=DEADLINE)
-    wait_until(lambda: messages(stage) == 0, DEADLINE, "every message dealt with")
+    stage.wait_no_message()
 
     first, second = (event["fence"] for event in stage.events("claimed", label))
     assert first == stale["fence"] < second == fence
@@ -119,7 +102,7 @@ def test_a_stale_holder_does_not_ack_the_message_of_the_live_one(
     frozen.thaw()
     stage.open(f"{label}:1")
     stage.wait_event("stale", label, timeout=DEADLINE)
-    assert messages(stage) > 0
+    assert stage.messages() != (0, 0)
     live.kill()
     stage.open(f"{label}:3")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from celery import chain, chord, group
@@ -12,7 +11,8 @@ from celery import chain, chord, group
 from celery_reliable import Permanent
 from celery_reliable.runtime import runtime_of
 from celery_reliable.testing.faultproxy import FaultProxy
-from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.jobs import QUICK, RESTORING, client
+from tests.integration.apps.stage import Entry, Stage
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_reliable.testing.servers import RedisServer
-    from tests.integration.apps.stage import Entry, Stage
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
@@ -37,12 +36,6 @@ MOMENTS = pytest.mark.parametrize("moment", ["done", "postrun"])
 def worker(stage: Stage, module_workers: Workers) -> Worker:
     """Two pool children."""
     return module_workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
-
-
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses; also a task id."""
-    return uuid.uuid4().hex
 
 
 def settled(stage: Stage, task_id: str, *, killed_at: str) -> None:
@@ -218,18 +211,9 @@ def test_a_failed_job_is_told_to_its_chord_by_the_second_delivery(app: Celery, s
 
 
 @pytest.fixture
-def crashing(module_redis: RedisServer, stage: Stage, tmp_path: Path) -> Any:
+def crashing(module_redis: RedisServer, tmp_path: Path) -> Stage:
     """A stage of its own on the module's Redis, whose broker gives lost messages to others after two seconds."""
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (3, 4, 5))
-    options = {"visibility_timeout": 2, "unacked_restore_interval": 1}
-    return dataclasses.replace(
-        stage,
-        directory=tmp_path,
-        broker=broker,
-        backend=backend,
-        store=store,
-        conf={"broker_transport_options": options},
-    )
+    return Stage.on(module_redis.url, directory=tmp_path, first=3, conf=RESTORING)
 
 
 def test_a_worker_killed_before_the_ack_leaves_the_rest_to_another(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
-import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,9 @@ import pytest
 import redis
 
 from celery_reliable import Permanent, Transient
-from celery_reliable.dead_letters import DeadLetter
-from celery_reliable.runtime import runtime_of
 from celery_reliable.testing.faultproxy import FaultProxy
-from tests.integration.apps.jobs import QUICK, client
-from tests.waiting import wait_until
+from tests.integration.apps.jobs import QUICK, RESTORING, client, letter
+from tests.integration.apps.stage import Entry, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_reliable.testing.servers import RedisServer
-    from tests.integration.apps.stage import Entry, Stage
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
@@ -42,12 +39,6 @@ def worker(stage: Stage, module_workers: Workers) -> Worker:
     return module_workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
 
 
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses; also a task id."""
-    return uuid.uuid4().hex
-
-
 def attempts(stage: Stage, label: str) -> list[int]:
     """Return the number of each run's attempt."""
     return [entry["attempt"] for entry in stage.entries(label)]
@@ -55,15 +46,7 @@ def attempts(stage: Stage, label: str) -> list[int]:
 
 def pauses(entries: list[Entry]) -> list[float]:
     """Return the seconds between runs."""
-    return [later["at"] - earlier["at"] for earlier, later in zip(entries, entries[1:], strict=False)]
-
-
-def letter(app: Celery, stage: Stage, label: str) -> DeadLetter:
-    """Return the only dead letter of a job, once it is there."""
-    (buried,) = stage.wait_event("buried", label)
-    found = runtime_of(app).store.letter(buried["letter_id"])
-    assert found is not None
-    return DeadLetter.from_bytes(found[1])
+    return [later["at"] - earlier["at"] for earlier, later in itertools.pairwise(entries)]
 
 
 # --- verdicts
@@ -309,16 +292,12 @@ def test_a_stolen_copy_does_not_run_before_its_job_is_due(app: Celery, stage: St
 
 
 @pytest.fixture
-def apart(module_redis: RedisServer, stage: Stage, tmp_path: Path) -> Iterator[tuple[Stage, FaultProxy]]:
+def apart(module_redis: RedisServer, tmp_path: Path) -> Iterator[tuple[Stage, FaultProxy]]:
     """A stage whose workers publish through a network that fails on demand; store and consumers do not use it."""
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (3, 4, 5))
     with FaultProxy(module_redis.port) as proxy:
-        written = broker.replace(f":{module_redis.port}/", f":{proxy.port}/")
-        conf = {"broker_write_url": written}
-        yield (
-            dataclasses.replace(stage, directory=tmp_path, broker=broker, backend=backend, store=store, conf=conf),
-            proxy,
-        )
+        stage = Stage.on(module_redis.url, directory=tmp_path, first=3)
+        written = stage.broker.replace(f":{module_redis.port}/", f":{proxy.port}/")
+        yield dataclasses.replace(stage, conf={"broker_write_url": written}), proxy
 
 
 def test_a_retry_that_cannot_be_published_runs_once(
@@ -338,7 +317,7 @@ def test_a_retry_that_cannot_be_published_runs_once(
         assert attempts(stage, label) == [1, 2]
         assert pauses(stage.entries(label))[0] >= 1.0
         assert stage.entries(f"failure:{label}") == []
-        _wait_empty(stage)
+        stage.wait_no_message()
         proxy.up()
 
 
@@ -356,34 +335,26 @@ def test_a_retry_outlives_a_broker_that_stays_away(
         assert result.get(timeout=2 * DEADLINE) == 3
         assert attempts(stage, label) == [1, 2, 3]
         assert len(stage.events("publish_failed", label)) == 2
-        _wait_empty(stage)
+        stage.wait_no_message()
 
 
 def test_a_retry_outlives_the_loss_of_the_broker(
-    module_redis: RedisServer, stage: Stage, tmp_path: Path, workers: Workers, label: str
+    module_redis: RedisServer, workers: Workers, tmp_path: Path, label: str
 ) -> None:
     """Consuming and publishing end together, the store is elsewhere: the retry runs once, when the broker is back."""
-    broker, backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (6, 7, 8))
-    with FaultProxy(module_redis.port) as proxy:
-        fragile = broker.replace(f":{module_redis.port}/", f":{proxy.port}/")
-        conf = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
-        stage = dataclasses.replace(stage, directory=tmp_path, broker=fragile, backend=backend, store=store, conf=conf)
+    stage = Stage.on(module_redis.url, directory=tmp_path, first=6, conf=RESTORING)
+    with FaultProxy(module_redis.port) as proxy, client(stage) as app:
+        fragile = stage.broker.replace(f":{module_redis.port}/", f":{proxy.port}/")
+        environment = dataclasses.replace(stage, broker=fragile).environment()
         stage.plan("retried", label, "block")
-        worker = workers.start(APP, env=stage.environment(), arguments=QUICK)
-        with client(dataclasses.replace(stage, broker=broker)) as app:
-            result = app.tasks["flaky"].apply_async((label, 1, 0.5), task_id=label)
-            with stage.blocked("retried", label):
-                proxy.down()
-            stage.wait_event("publish_failed", label)
-            proxy.up()
+        worker = workers.start(APP, env=environment, arguments=QUICK)
+        result = app.tasks["flaky"].apply_async((label, 1, 0.5), task_id=label)
+        with stage.blocked("retried", label):
+            proxy.down()
+        stage.wait_event("publish_failed", label)
+        proxy.up()
 
-            assert result.get(timeout=2 * DEADLINE) == 2
-            assert attempts(stage, label) == [1, 2]
-            assert worker.running
-            _wait_empty(dataclasses.replace(stage, broker=broker))
-
-
-def _wait_empty(stage: Stage) -> None:
-    """Return once the broker holds no message any more, waiting or unacknowledged."""
-    with redis.Redis.from_url(stage.broker) as broker:
-        wait_until(lambda: not (broker.llen("celery") or broker.hlen("unacked")), DEADLINE, "no message")
+        assert result.get(timeout=2 * DEADLINE) == 2
+        assert attempts(stage, label) == [1, 2]
+        assert worker.running
+        stage.wait_no_message()

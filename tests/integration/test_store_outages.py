@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_reliable import QueueFull, StoreUnavailable
 from tests.integration.apps.jobs import QUICK, client
-from tests.integration.apps.stage import Stage
+from tests.integration.apps.stage import Entry, Stage
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ DEADLINE = 30.0  # a message whose claim cannot be asked for waits up to 15 s
 def stage(module_redis: RedisServer, private_redis: RedisServer, tmp_path: Path) -> Stage:
     """The store on a Redis of its own, which the test may break."""
     module_redis.flush()
-    backend = f"{module_redis.url.removesuffix('/0')}/1"
-    return Stage(tmp_path, broker=module_redis.url, backend=backend, store=private_redis.url)
+    return dataclasses.replace(Stage.on(module_redis.url, directory=tmp_path), store=private_redis.url)
 
 
 @pytest.fixture
@@ -50,18 +49,6 @@ def bare(stage: Stage) -> Iterator[Celery]:
         bare.backend.result_consumer.subscribed_to.clear()
 
 
-@pytest.fixture
-def label() -> str:
-    """A name that no other test uses; also a task id."""
-    return uuid.uuid4().hex
-
-
-def messages(stage: Stage, queue: str = "celery") -> int:
-    """Return how many messages the broker has, waiting or not acked."""
-    with redis.Redis.from_url(stage.broker) as broker:
-        return int(broker.llen(queue)) + int(broker.hlen("unacked"))
-
-
 # --- running
 
 
@@ -74,21 +61,22 @@ def test_a_worker_started_without_its_store_runs_tasks_when_the_store_is_back(
     result = bare.send_task("add", (1, label), task_id=label)
     (away, *_) = stage.wait_event("store_unavailable", label)
     assert away["verb"] == "claim"
-    assert [messages(stage), stage.entries(label)] == [1, []]
+    assert stage.messages() == (0, 1)
+    assert stage.entries(label) == []
     private_redis.start()
 
     assert result.get(timeout=DEADLINE) == 2
     (claim,) = stage.events("claimed", label)
     assert [claim["attempt"], claim["delivery"]] == [1, 1]
-    wait_until(lambda: messages(stage) == 0, DEADLINE, "the message acked")
+    stage.wait_no_message()
 
 
 def test_messages_wait_while_the_store_is_away(
-    app: Celery, bare: Celery, stage: Stage, private_redis: RedisServer, workers: Workers, label: str
+    bare: Celery, stage: Stage, private_redis: RedisServer, workers: Workers, label: str
 ) -> None:
     """Two waiting messages of a worker that has claimed before: both run once, as their first attempt."""
     workers.start(APP, env=stage.environment(), arguments=QUICK)
-    app.tasks["add"].delay(1, f"{label}:before").get(timeout=DEADLINE)
+    bare.send_task("add", (1, f"{label}:before")).get(timeout=DEADLINE)
     private_redis.stop()
     results = [bare.send_task("add", (number, label), task_id=f"{label}-{number}") for number in range(2)]
     stage.wait_event("store_unavailable", f"{label}-0")
@@ -102,21 +90,31 @@ def test_messages_wait_while_the_store_is_away(
 def test_an_outcome_is_written_when_the_store_is_back(
     app: Celery, stage: Stage, private_redis: RedisServer, workers: Workers, label: str
 ) -> None:
-    """The store goes while the body runs and comes back after its lease is over: the body does not run again."""
-    workers.start(APP, env=stage.environment(), arguments=QUICK)
+    """It comes back after the lease is over, with a second copy of the message around: the body does not run again."""
     result = app.tasks["held"].apply_async((label, label, "kept"), task_id=label)
-    stage.wait_entries(label, 1)
-    private_redis.stop()
+    with redis.Redis.from_url(stage.broker) as broker:
+        (message,) = broker.lrange("celery", 0, -1)
+        workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
+        stage.wait_entries(label, 1)
+        private_redis.stop()
+        broker.rpush("celery", message)
     stage.open(label)
     stage.wait_entries(label, 2)
-    away = stage.wait_event("store_unavailable", label, count=4)
-    assert {event["verb"] for event in away} == {"complete"}
+    # The pauses double from 0.1 s, each drawn from its upper half: the seventh begins 3.15 s after the first at least.
+    wait_until(lambda: len(refused(stage, label, "complete")) >= 7, DEADLINE, "the lease over")
+    assert refused(stage, label, "claim")
     assert not result.ready()
     private_redis.start()
 
     assert result.get(timeout=DEADLINE) == "kept"
+    stage.wait_event("replayed_outcome", label, timeout=DEADLINE)
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
     assert len(stage.events("done", label)) == 1
+
+
+def refused(stage: Stage, label: str, verb: str) -> list[Entry]:
+    """Return the calls of one verb that found no store."""
+    return [event for event in stage.events("store_unavailable", label) if event["verb"] == verb]
 
 
 # --- submitting
@@ -131,7 +129,7 @@ def test_a_submission_without_a_store_is_refused(
         with pytest.raises(StoreUnavailable):
             app.tasks[task].apply_async(args)
 
-    assert messages(stage) == 0
+    assert stage.messages() == (0, 0)
 
 
 def test_a_full_store_refuses_submissions_and_lets_tasks_finish(
@@ -151,7 +149,7 @@ def test_a_full_store_refuses_submissions_and_lets_tasks_finish(
     for task, args in (("add", (1, label)), ("order", (label, label))):
         with pytest.raises(QueueFull, match="memory limit"):
             app.tasks[task].apply_async(args, queue="elsewhere")
-    assert messages(stage, "elsewhere") == 3  # what runs, not acked yet
+    assert stage.messages("elsewhere") == (0, 3)  # the three that run
 
     stage.release("retried", f"{label}-again")
     stage.open(label)

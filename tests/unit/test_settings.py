@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_reliable.errors import ConfigurationError
-from celery_reliable.settings import PER_TASK, Settings, describe, markdown_table, mask_secrets, resolve_store_url
+from celery_reliable.settings import PER_TASK, Settings, describe, mask_secrets, resolve_store_url
 
 
 class Namespaced(dict[str, Any]):
@@ -357,14 +357,6 @@ def test_every_setting_says_what_it_means() -> None:
         assert setting.meaning.endswith("."), setting.name
         assert setting.name.startswith("reliable_")
         assert (setting.unit == "seconds") == ("seconds" in setting.expected), setting.name
-
-
-def test_the_table_has_one_row_a_setting() -> None:
-    """Names, defaults and units come from the code."""
-    rows = markdown_table().splitlines()[2:]
-
-    assert len(rows) == len(describe())
-    assert any(row.startswith("| `reliable_lease_ttl` | `15.0` | seconds | How long the right to run") for row in rows)
 
 
 def test_every_default_obeys_its_own_rule() -> None:

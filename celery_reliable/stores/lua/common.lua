@@ -113,8 +113,9 @@ local function proves_lost_writes(r, fence)
   return r and (r.st == 'R' or r.st == 'W') and tonumber(fence) > r.fence
 end
 
+-- Answers how many old letters had to go.
 local function keep_letter(letters, order, stats, id, body, ttl, max, us)
-  if redis.call('HEXISTS', letters, id) == 1 then return end
+  if redis.call('HEXISTS', letters, id) == 1 then return 0 end
   redis.call('HSET', letters, id, 'd' .. body)
   redis.call('ZADD', order, us, id)
   redis.call('HINCRBY', stats, 'buried', 1)
@@ -128,4 +129,5 @@ local function keep_letter(letters, order, stats, id, body, ttl, max, us)
     redis.call('ZREM', order, unpack(old))
     redis.call('HINCRBY', stats, 'trimmed', #old)
   end
+  return #old
 end

@@ -15,14 +15,20 @@ from celery import Celery, current_task, signals
 from pydantic import BaseModel
 
 from celery_reliable import Permanent, ReliableTask, Transient
-from celery_reliable.runtime import forget_runtime
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.runtime import forget_runtime, runtime_of
 from tests.integration.apps.stage import Stage
 
 # Workers of these tests do not look for neighbours: it takes a second at each start.
 QUICK = ("--without-mingle", "--without-gossip")
 
+LEASE = 3.0  # the least
+
+# A broker that gives the messages of a silent worker to another one after two seconds.
+RESTORING: dict[str, Any] = {"broker_transport_options": {"visibility_timeout": 2, "unacked_restore_interval": 1}}
+
 CONF: dict[str, Any] = {
-    "reliable_lease_ttl": 3.0,  # the least
+    "reliable_lease_ttl": LEASE,
     "reliable_retry_backoff": 0.1,
     "broker_transport_options": {"unacked_restore_interval": 1},
 }
@@ -38,7 +44,7 @@ def make_app(stage: Stage, *, task_cls: bool = False, **conf: Any) -> Celery:
     app.config_from_object("celery_reliable.presets")
     app.conf.update({**CONF, "reliable_store_url": stage.store, "reliable_event_hooks": (stage.hook,)})
     app.conf.update({**stage.conf, **conf})
-    app.stage = stage  # type: ignore[attr-defined]  # for the tasks
+    app.stage = stage  # for the tasks
     base = {} if task_cls else {"base": ReliableTask}
     for body, options in TASKS:
         app.task(**base, **{"bind": True, "name": body.__name__, "shared": False, **options})(body)
@@ -58,6 +64,14 @@ def client(stage: Stage, **conf: Any) -> Iterator[Celery]:
         if hasattr(app.backend, "result_consumer"):
             app.backend.result_consumer.subscribed_to.clear()
         app.close()
+
+
+def letter(app: Celery, stage: Stage, key: str) -> DeadLetter:
+    """Return the only dead letter of a job, once it is there."""
+    (buried,) = stage.wait_event("buried", key)
+    found = runtime_of(app).store.letter(buried["letter_id"])
+    assert found is not None
+    return DeadLetter.from_bytes(found[1])
 
 
 def stage_of(task: Any) -> Stage:
@@ -364,6 +378,7 @@ def variant(body: Any, name: str) -> Callable[..., Any]:
 
 
 TASKS += (
+    (variant(customer, "customer_of"), {"idempotency_key": lambda name, label: name}),
     (variant(order, "order_refused"), {"idempotency_key": "refused:{order_id}", "on_conflict": "raise"}),
     (variant(order, "order_newest"), {"idempotency_key": "newest:{order_id}", "on_conflict": "replace"}),
     (variant(flaky, "impatient"), {"retry_for": 1.5, "max_retries": 1000, "retry_backoff": 0.2}),

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import redis
+
 from tests.waiting import wait_until
 
 VARIABLE = "CR_STAGE"
@@ -33,6 +35,21 @@ class Stage:
     backend: str
     store: str | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, url: str, *, directory: Path, first: int = 0, conf: Mapping[str, Any] | None = None) -> Stage:
+        """Return a stage whose broker, backend and store are three databases of one Redis, from `first` on."""
+        broker, backend, store = (f"{url.removesuffix('/0')}/{database}" for database in range(first, first + 3))
+        return cls(directory, broker=broker, backend=backend, store=store, conf=conf or {})
+
+    def messages(self, queue: str = "celery") -> tuple[int, int]:
+        """Return how many messages wait in a queue of the Redis broker, and how many are out and not acked."""
+        with redis.Redis.from_url(self.broker) as broker:
+            return int(broker.llen(queue)), int(broker.hlen("unacked"))
+
+    def wait_no_message(self, timeout: float = 30.0) -> None:
+        """Return once no message waits or is out."""
+        wait_until(lambda: self.messages() == (0, 0), timeout, "no message")
 
     # --- across processes
 
