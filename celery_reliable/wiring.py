@@ -56,7 +56,7 @@ def install(app: Celery) -> None:
     app.steps["consumer"].update(CONSUMER_STEPS)
     # Every load of a configuration begins with new maps: a second config_from_object drops the gaps.
     app.on_after_configure.connect(_on_after_configure, weak=False, dispatch_uid=_UID)
-    if app.configured:  # type: ignore[attr-defined]  # not in the stubs
+    if app.configured:
         _fill_gaps(app.conf)
 
 

@@ -150,7 +150,7 @@ def test_installing_reads_no_configuration() -> None:
     """A project may bind tasks before it says how it is configured."""
     app = Celery("unread", set_as_current=False)
     install(app)
-    assert not app.configured  # type: ignore[attr-defined]
+    assert not app.configured
 
     app.config_from_object({"task_acks_late": False})
     assert (app.conf.task_acks_late, app.conf.worker_prefetch_multiplier) == (False, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def job_task(app: Celery, **options: Any) -> Any:
 def waiting(app: Celery) -> int:
     """Return how many messages wait in the default queue."""
     with app.connection_for_write() as connection:
-        return connection.default_channel.queue_declare("celery", passive=True).message_count  # type: ignore[no-any-return]
+        return connection.default_channel.queue_declare("celery", passive=True).message_count
 
 
 @pytest.fixture
@@ -107,7 +108,11 @@ class TestRegistration:
         for _ in range(50):
             app, barrier = make_app(), threading.Barrier(5)
             task = job_task(app, idempotency_key="job:{x}")
-            assert len(set(_at_once(5, barrier, lambda task=task: task.delay(1).id))) == 1
+            assert len(set(_at_once(5, barrier, partial(_id_of, task)))) == 1
+
+
+def _id_of(task: Any) -> Any:
+    return task.delay(1).id
 
 
 def _at_once(count: int, barrier: threading.Barrier, call: Callable[[], Any]) -> list[Any]:
