@@ -64,7 +64,11 @@ def _used(server: RedisServer, store: Store) -> int:
     """Return what Redis uses while nobody but us is connected: buffers of busy clients would outweigh the keys."""
     store.close()
     with redis.Redis.from_url(server.url) as client:
+        deadline = time.monotonic() + 10
         while len(client.client_list()) > 1:
+            if time.monotonic() > deadline:
+                msg = "expected no other client of the server that is weighed, found some; use a server of its own"
+                raise TimeoutError(msg)
             time.sleep(0.01)
         return int(client.info("memory")["used_memory"])
 

@@ -18,11 +18,6 @@ def create_app(settings: Settings) -> Celery:
     app.conf.update(
         broker_url=settings.broker_url,
         result_backend=settings.broker_url,
-        broker_transport_options={
-            "visibility_timeout": settings.visibility_timeout,
-            "unacked_restore_interval": settings.restore_interval,
-            "unacked_mutex_expire": settings.restore_interval * 5,
-        },
         reliable_lease_ttl=settings.lease_ttl,
         reliable_drain_timeout=settings.drain_timeout,
         reliable_retry_backoff=settings.retry_backoff,

@@ -28,8 +28,6 @@ class Settings:
     sections: int = 60
     section_seconds: float = 2.0
     lease_ttl: float = 15.0
-    visibility_timeout: float = 3600.0
-    restore_interval: float = 5.0
     drain_timeout: float = 30.0
     retry_backoff: float = 1.0
 

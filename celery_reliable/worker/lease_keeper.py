@@ -93,7 +93,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
 
     def _is_kept(self, request: ReliableRequest) -> bool:
         """Whether a renewal is due and the task within its time."""
-        ran = time.time() - (request.time_start or time.time())
+        ran = time.monotonic() - request.accepted_at
         settings = request.settings
         limit = request.time_limits[0] or request.task.time_limit
         longest = limit + _AFTER_LIMIT if limit else settings.max_runtime

@@ -37,6 +37,8 @@ class ReliableRequest(Request):
         super().__init__(*args, **kwargs)
         self._request_dict[TOKEN] = internals.new_token()
         self.held_for = 0.0
+        self.accepted_at = 0.0
+        """When the run began, by the monotonic clock: ``time_start`` jumps with the wall clock."""
 
     @property
     def token(self) -> str:
@@ -70,6 +72,11 @@ class ReliableRequest(Request):
     def job(self) -> Job:
         """The job of this message."""
         return self.identity.job
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Note when the run began."""
+        self.accepted_at = time_accepted
+        super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, **options: bool) -> Any:
         """Wait, give back, or account for a child that is gone; everything else is Celery's."""

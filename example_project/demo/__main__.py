@@ -99,8 +99,6 @@ def shop_settings(directory: Path, *, broker_url: str) -> Settings:
         sections=BOUNDS.sections,
         section_seconds=0.1,
         lease_ttl=4.0,
-        visibility_timeout=5.0,
-        restore_interval=1.0,
         drain_timeout=6.0,
         retry_backoff=0.5,
     )

@@ -12,7 +12,6 @@ import pytest
 from celery_reliable import Permanent
 from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client, letter
 from tests.integration.apps.stage import Stage
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,38 +71,6 @@ def test_a_task_killed_by_its_hard_time_limit_is_buried_as_such(app: Celery, sta
     assert {json.loads(one)["cause"] for one in kept.evidence} == {"time_limit"}
     assert len(stage.entries(label)) == 2
     assert len(stage.entries(f"failure:{label}")) <= 1
-
-
-BASE_ERRORS = ["MemoryError", "SystemExit", "GeneratorExit"]
-
-
-def raise_each(app: Celery, stage: Stage, label: str, *, worker: Worker) -> None:
-    """Let a task raise each error; the same processes must go on, each job ends as a letter."""
-    processes = {worker.pid, *worker.children}
-    for name in BASE_ERRORS:
-        result = app.tasks["raising"].apply_async((label, name), task_id=f"{label}-{name}")
-        with pytest.raises(Permanent, match=name):
-            result.get(timeout=DEADLINE)
-        assert letter(app, stage, f"{label}-{name}").error_type == name
-    assert app.tasks["add"].delay(1, f"{label}:other").get(timeout=DEADLINE) == 2
-    assert {worker.pid, *worker.children} == processes
-
-
-def test_no_error_of_a_task_ends_its_process(app: Celery, stage: Stage, label: str, worker: Worker) -> None:
-    """Prefork: MemoryError would end the worker, SystemExit the child; both are failures of the task."""
-    wait_until(lambda: len(worker.children) == 2, DEADLINE, "all children after an earlier loss")
-    raise_each(app, stage, label, worker=worker)
-
-
-@pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_no_error_of_a_task_ends_a_worker_without_children(
-    module_redis: RedisServer, workers: Workers, tmp_path: Path, pool: str, label: str
-) -> None:
-    """Threads: SystemExit would leave the request open for ever. Solo: it would end the worker."""
-    stage = Stage.on(module_redis.url, directory=tmp_path, first=3)
-    worker = workers.start(APP, pool=pool, env=stage.environment(), arguments=QUICK)
-    with client(stage) as app:
-        raise_each(app, stage, label, worker=worker)
 
 
 def test_a_task_whose_process_is_told_to_end_runs_again(app: Celery, stage: Stage, label: str) -> None:
