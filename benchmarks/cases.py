@@ -65,6 +65,14 @@ def make_app(case: Case, *, broker: str, store: str, journal: str | None = None)
     return app
 
 
+def close_app(app: Celery) -> None:
+    """Close the connections of an application, those to the store too."""
+    from celery_reliable.runtime import forget_runtime  # noqa: PLC0415  # as below
+
+    forget_runtime(app)
+    app.close()
+
+
 def _task_options(case: Case) -> dict[str, Any]:
     if not case.reliable:
         return {"base": Task}

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.cases import NO_OP, Case, make_app
+from benchmarks.cases import NO_OP, Case, close_app, make_app
 from benchmarks.fleet import worker
 from celery_reliable.testing.servers import RedisServer
 
@@ -57,7 +57,7 @@ def per_task(case: Case, *, broker: RedisServer, store: RedisServer, jobs: int =
         after = _traffic(store)
         with watched(store) as seen:
             run(jobs, _WARM_UP + jobs)
-    app.close()
+    close_app(app)
     bytes_in, bytes_out = (late - early for late, early in zip(after, before, strict=True))
     commands = len(seen.calls) + len(seen.inside)
     return Costs(len(seen.calls) / jobs, commands / jobs, bytes_in / jobs, bytes_out / jobs)
@@ -72,7 +72,7 @@ def calls_to_submit(case: Case, *, broker: RedisServer, store: RedisServer, jobs
     _submit(submit, first=0, jobs=1)
     with watched(store) as seen:
         _submit(submit, first=1, jobs=jobs)
-    app.close()
+    close_app(app)
     return len(seen.calls) / jobs
 
 
@@ -85,7 +85,7 @@ def _submit(submit: Any, *, first: int, jobs: int) -> None:
 def watched(server: RedisServer) -> Iterator[Seen]:
     """Collect every command that a server runs meanwhile."""
     seen, client = Seen(), redis.Redis.from_url(server.url)
-    with client.monitor() as monitor:
+    with client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py gives none
         reader = threading.Thread(target=_collect, args=(monitor, seen), daemon=True)
         reader.start()
         yield seen

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import cast
 
 import redis
 
@@ -49,7 +48,7 @@ def rounding(server: RedisServer) -> int:
 def _slope(server: RedisServer, jobs: Callable[[Store], Iterator[Job]]) -> float:
     """Finish jobs through the store's verbs and return how much the server's memory grew for each."""
     server.flush()
-    with closing(cast("Store", open_store(server.url))) as store:
+    with closing(open_store(server.url)) as store:
         for number in range(200):  # scripts, tables and statistics of commands are there before the weighing
             _finish(store, Job(f"warm-up:{number}", "declared"))
             _finish(store, Job(f"warm-up:{number}", "own", store.now() - 24 * 3_600_000_000))
@@ -107,9 +106,9 @@ def _finish(store: Store, job: Job) -> None:
     store.complete(job, task_id=task_id, fence=claim.fence, token="aaaabbbbcccc", outcome=None, marker_ttl=ttl)
 
 
-def per_process(case: Case, *, redis_server: RedisServer, jobs: int = 200) -> float:
+def per_process(case: Case, *, server: RedisServer, jobs: int = 200) -> float:
     """Return the megabytes that each process of a worker needs beyond plain Celery's: main process and children."""
-    return (_processes(case, redis_server, jobs=jobs) - _processes(PLAIN, redis_server, jobs=jobs)) / 3
+    return (_processes(case, server, jobs=jobs) - _processes(PLAIN, server, jobs=jobs)) / 3
 
 
 def _processes(case: Case, server: RedisServer, *, jobs: int) -> float:

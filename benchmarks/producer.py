@@ -6,11 +6,13 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from celery import Task
-
-from benchmarks.cases import NO_OP, PLAIN, Case, make_app
+from benchmarks.cases import NO_OP, PLAIN, Case, close_app, make_app
 from celery_reliable.testing.servers import RedisServer
+
+if TYPE_CHECKING:
+    from celery import Task
 
 _BATCH = 25
 
@@ -41,7 +43,7 @@ def measure(*, cases: Sequence[Case], redis: RedisServer, batches: int) -> Produ
         for case in everybody if number % 2 == 0 else reversed(everybody):
             times[case.name].append(_batch(tasks[case.name], number))
     for app in apps.values():
-        app.close()
+        close_app(app)
     wall, cpu = ({name: min(pair[side] for pair in pairs[1:]) for name, pairs in times.items()} for side in (0, 1))
     return Producer(wall, cpu)
 

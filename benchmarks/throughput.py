@@ -7,23 +7,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.cases import PLAIN, Case, make_app
+from benchmarks.cases import PLAIN, Case, close_app, make_app
 from benchmarks.fleet import worker
 from benchmarks.machine import usage
 from celery_reliable.testing.servers import RedisServer
 
 _WARM_UP = 0.1  # share of the jobs that ran before the children had opened connections and loaded scripts
-_STRETCH = 100  # jobs
-_QUIET = 0.15  # share of the machine that other programs may use during a run
-_TRIES = 1  # runs of one case in one round, until one is quiet
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Jobs a second, and in the quickest stretch of the run; CPU seconds a job of the main process and of the children; what others used of the machine."""
+    """Jobs a second; CPU seconds a job of the main process and of the children; what others used of the machine."""
 
     jobs: float
-    quickest: float
     parent: float
     children: float
     foreign: float
@@ -41,11 +37,15 @@ class Throughput:
         pairs = zip(self.rates[case.name], self.rates[PLAIN.name], strict=True)
         return [ours.jobs / plain.jobs for ours, plain in pairs]
 
-    def more_cpu(self, case: Case) -> float:
-        """Return the median of the CPU microseconds a job, of all processes, beyond plain Celery's."""
+    def ratio(self, case: Case) -> float:
+        """Return the median of the ratios."""
+        return statistics.median(self.ratios(case))
+
+    def cpu_ratio(self, case: Case) -> float:
+        """Return the median ratio of the worker's CPU time a job, main process and children, to plain Celery's."""
         pairs = zip(self.rates[case.name], self.rates[PLAIN.name], strict=True)
-        return 1e6 * statistics.median(
-            ours.parent + ours.children - plain.parent - plain.children for ours, plain in pairs
+        return statistics.median(
+            (ours.parent + ours.children) / (plain.parent + plain.children) for ours, plain in pairs
         )
 
     @property
@@ -60,18 +60,8 @@ def measure(task: str, *, cases: Sequence[Case], redis: RedisServer, jobs: int, 
     rates: dict[str, list[Rate]] = {case.name: [] for case in everybody}
     for number in range(rounds):
         for case in everybody if number % 2 == 0 else reversed(everybody):
-            rates[case.name].append(_quiet_run(case, task, redis=redis, jobs=jobs))
+            rates[case.name].append(run(case, task, redis=redis, jobs=jobs))
     return Throughput(task, rates)
-
-
-def _quiet_run(case: Case, task: str, *, redis: RedisServer, jobs: int) -> Rate:
-    """Run again while other programs disturb it; at last take the run that was disturbed least."""
-    found: list[Rate] = []
-    for _ in range(_TRIES):
-        found.append(run(case, task, redis=redis, jobs=jobs))
-        if found[-1].foreign <= _QUIET:
-            break
-    return min(found, key=lambda rate: rate.foreign)
 
 
 def run(case: Case, task: str, *, redis: RedisServer, jobs: int) -> Rate:
@@ -88,17 +78,10 @@ def run(case: Case, task: str, *, redis: RedisServer, jobs: int) -> Rate:
     spent = [late - early for late, early in zip(after.processes, before.processes, strict=True)]
     return Rate(
         jobs=(len(timed) - 1) * 1e9 / (timed[-1] - timed[0]),
-        quickest=_quickest(timed),
         parent=spent[0] / len(timed),
         children=sum(spent[1:-2]) / len(timed),
         foreign=after.foreign_since(before),
     )
-
-
-def _quickest(moments: Sequence[int]) -> float:
-    """Return the jobs a second of the quickest stretch: other programs disturb every run, but not all of it."""
-    pairs = zip(moments, moments[_STRETCH:], strict=False)
-    return _STRETCH * 1e9 / min(late - early for early, late in pairs)
 
 
 def enqueue(case: Case, task: str, *, url: str, numbers: Iterable[int]) -> None:
@@ -107,4 +90,4 @@ def enqueue(case: Case, task: str, *, url: str, numbers: Iterable[int]) -> None:
     submit = app.tasks[task].apply_async
     for number in numbers:
         submit((number,))
-    app.close()
+    close_app(app)

@@ -107,7 +107,9 @@ class StoreUnderTest:
 
     def keep_letter(self, letter_id: str, **changes: Any) -> int:
         """Keep a letter that has no claim."""
-        return self.store.keep_letter(letter_id, **{"letter": b"kept", "letter_ttl": LONG, "letter_max": 100, **changes})
+        return self.store.keep_letter(
+            letter_id, **{"letter": b"kept", "letter_ttl": LONG, "letter_max": 100, **changes}
+        )
 
     def replay(self, letter_id: str, task_id: str, *, job: Job | None = None, **changes: Any) -> Replaying | Refused:
         """Replay a letter under a new task id."""
@@ -1353,7 +1355,6 @@ class Saving:
         life = expect(New, harness.submit("B")).life
         fresh = harness.run("B", life=life)
         assert (fresh.checks, dict(fresh.saved)) == (0, {})
-
 
     def test_save_repeated_after_a_lost_answer_counts_once(self, harness: StoreUnderTest) -> None:
         """P14: the count is part of the ids of children; one too many would make new children of old ones."""

@@ -358,7 +358,9 @@ class Store(Protocol):
 
     # --- checkpoints and steps
 
-    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0) -> SettleAnswer:
+    def save(
+        self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0
+    ) -> SettleAnswer:
         """Keep ``body`` under ``name`` (``state`` or ``step:NAME``); a stale holder is refused.
 
         `Run.checks` becomes ``number`` (0: one more), so that a repetition after a lost answer counts once. A changed ``state`` sets the count of deliveries back.

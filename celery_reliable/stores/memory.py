@@ -590,7 +590,9 @@ class MemoryStore:
 
     # --- checkpoints and steps
 
-    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0) -> SettleAnswer:
+    def save(
+        self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0
+    ) -> SettleAnswer:
         """Keep ``body`` under ``name``; a stale holder is refused."""
         with self._lock:
             now = self._clock()

@@ -80,6 +80,7 @@ class RedisStore:
         self._timeout = timeout
         self._offset = 0
         self._offset_from = float("-inf")
+        self._offset_epoch = 0
 
     # --- submit
 
@@ -141,11 +142,9 @@ class RedisStore:
         """See `Store.claim`: one HSETNX for the first delivery of an own id, a script for all else."""
         place = self._keys.place(job)
         if first and place.field and life <= 1 and max_deliveries > 0:
-            fence = self.now()
-            if not late_after or fence - job.stamp < late_after * 500_000:
-                record = _FIRST_LIFE % (fence, fence // 1000 + _ms(ttl), _flat(token))
-                if self._link.try_command("HSETNX", place.record, place.field, record, key=place.record) == 1:
-                    return base.Run(fence=fence, life=1, attempt=1, delivery=1)
+            run = self._claim_first(job, place, token=token, ttl=ttl, late_after=late_after)
+            if run is not None:
+                return run
         keys = self._keys
         answer = self._link.script(
             "claim",
@@ -174,6 +173,20 @@ class RedisStore:
             ),
         )
         return _CLAIM_ANSWERS[answer[0]](answer)
+
+    def _claim_first(self, job: Job, place: Place, *, token: str, ttl: float, late_after: float) -> base.Run | None:
+        """Claim a field that nobody has claimed, by one plain command; None when that cannot be told.
+
+        The lease is written by our measured offset to the server's clock: not on a Cluster, whose nodes have clocks of
+        their own.
+        """
+        fence = self.now()
+        if self._link.shards > 1 or (late_after and fence - job.stamp > late_after * 500_000):
+            return None
+        record = _FIRST_LIFE % (fence, fence // 1000 + _ms(ttl), _flat(token))
+        if self._link.try_command("HSETNX", place.record, place.field, record, key=place.record) != 1:
+            return None
+        return base.Run(fence=fence, life=1, attempt=1, delivery=1)
 
     def renew(self, claims: Iterable[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
         """See `Store.renew`: one round trip; on a Cluster one for each shard, since each keeps a pulse of its own."""
@@ -294,7 +307,9 @@ class RedisStore:
 
     # --- checkpoints and steps
 
-    def save(self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0) -> base.SettleAnswer:
+    def save(
+        self, job: Job, *, fence: int, token: str, name: str, body: bytes, ttl: float, number: int = 0
+    ) -> base.SettleAnswer:
         """See `Store.save`."""
         place = self._keys.place(job)
         keys = (place.record, place.alone, place.checkpoint)
@@ -415,11 +430,11 @@ class RedisStore:
     def now(self) -> int:
         """See `Store.now`: our monotonic clock plus an offset, so that a jump of the wall clock changes nothing."""
         monotonic = time.monotonic()
-        if monotonic - self._offset_from > _OFFSET_AGE:
+        if monotonic - self._offset_from > _OFFSET_AGE or self._offset_epoch != self._link.epoch:
             seconds, micros = self._link.command("TIME", key=self._keys.pulse(0))
             monotonic = time.monotonic()
             self._offset = int(seconds) * 1_000_000 + int(micros) - int(monotonic * 1_000_000)
-            self._offset_from = monotonic
+            self._offset_from, self._offset_epoch = monotonic, self._link.epoch
         return int(monotonic * 1_000_000) + self._offset
 
     def inspect(self, job: Job) -> Mapping[str, str]:

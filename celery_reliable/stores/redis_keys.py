@@ -73,11 +73,12 @@ class Place(NamedTuple):
 class Keys:
     """Every key, for one prefix and number of shards."""
 
-    __slots__ = ("_prefixes", "_shards")
+    __slots__ = ("_last", "_prefixes", "_shards")
 
     def __init__(self, *, prefix: str, shards: int) -> None:
         """One shard means no Cluster and no hash tags."""
         self._shards = shards
+        self._last: tuple[Job | None, Place] = (None, Place(0, "", "", "", b""))
         stem = prefix.rstrip(":")
         self._prefixes = [prefix] if shards == 1 else [f"{{{stem}:{shard:02d}}}" for shard in range(shards)]
 
@@ -86,7 +87,14 @@ class Keys:
         return _bucket(job.digest) % self._shards
 
     def place(self, job: Job) -> Place:
-        """Return where the record of a job lies."""
+        """Return where the record of a job lies; a run asks twice in a row, for its claim and for its outcome."""
+        known, place = self._last
+        if known is not job:
+            place = self._place(job)
+            self._last = (job, place)
+        return place
+
+    def _place(self, job: Job) -> Place:
         digest = job.digest
         bucket = _bucket(digest)
         shard = bucket % self._shards

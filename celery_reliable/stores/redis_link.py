@@ -28,13 +28,15 @@ class Link(Protocol):
     """How the store reaches its server or servers."""
 
     shards: int
+    epoch: int
+    """Grows when a connection was lost: behind the same address may be another server, with another clock."""
 
     def command(self, *args: Any, key: str) -> Any:
         """Send one command about ``key``; replies are bytes and ints."""
         ...
 
     def try_command(self, *args: Any, key: str) -> Any:
-        """Send one command; None when the server is at its memory limit."""
+        """Send one command, on a kept connection if there is one; None when that did not work, for whatever reason."""
         ...
 
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
@@ -81,6 +83,7 @@ class SingleLink:
         self._pool: Any = None
         self._idle: deque[Line] = deque(maxlen=_IDLE)
         self._pid = 0
+        self.epoch = 0
 
     def command(self, *args: Any, key: str) -> Any:
         """See `Link.command`."""
@@ -89,8 +92,8 @@ class SingleLink:
     def try_command(self, *args: Any, key: str) -> Any:
         """See `Link.try_command`."""
         try:
-            return _translated(self._call, args)
-        except StoreFull:
+            return _translated(self._call_once, args)
+        except (StoreFull, StoreUnavailable):
             return None
 
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
@@ -107,15 +110,20 @@ class SingleLink:
 
     def _call(self, args: tuple[Any, ...]) -> Any:
         """Call once; a kept connection that the server has closed meanwhile is replaced by a new one, once."""
-        packed = pack_command(args)
-        line = self._take()
         try:
-            return self._exchange(line, packed)
+            return self._call_once(args)
         except TimeoutError:
             raise
         except OSError:
-            self._idle.clear()
-            return self._exchange(Line(self._pool.make_connection()), packed)
+            return self._exchange(Line(self._pool.make_connection()), pack_command(args))
+
+    def _call_once(self, args: tuple[Any, ...]) -> Any:
+        try:
+            return self._exchange(self._take(), pack_command(args))
+        except OSError:
+            self._idle.clear()  # the others are of the same server, which may be another one now
+            self.epoch += 1
+            raise
 
     def _exchange(self, line: Line, packed: bytes) -> Any:
         try:
@@ -168,6 +176,7 @@ class ClusterLink:
         self._shas = {verb: hashlib.sha1(body, usedforsecurity=False).hexdigest() for verb, body in scripts.items()}
         self._made: Any = None
         self._pid = 0
+        self.epoch = 0
 
     @property
     def _client(self) -> Any:
@@ -186,7 +195,7 @@ class ClusterLink:
         """See `Link.try_command`."""
         try:
             return self.command(*args, key=key)
-        except StoreFull:
+        except (StoreFull, StoreUnavailable):
             return None
 
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:

@@ -137,13 +137,11 @@ def test_a_full_store_refuses_submissions_and_lets_tasks_finish(
 ) -> None:
     """At maxmemory: `QueueFull`, nothing published; the running task, its retry and its letter are written."""
     workers.start(APP, concurrency=3, env=stage.environment(), arguments=QUICK)
+    failing_task = app.tasks["held_then_failing"]
     running = app.tasks["held"].apply_async((label, label, "kept"), task_id=label)
-    retrying = app.tasks["flaky"].apply_async((f"{label}:again", 1, 1.0), task_id=f"{label}-again")
-    stage.plan("retried", f"{label}-again", "block")
-    failing = app.tasks["held_then_failing"].apply_async((f"{label}:failing", label), task_id=f"{label}-failing")
-    stage.wait_entries(label, 1)
-    stage.wait_entries(f"{label}:failing", 1)
-    stage.wait_met("retried", f"{label}-again")
+    retrying = failing_task.apply_async((label, label), {"fails": 1}, task_id=f"{label}-again")
+    failing = failing_task.apply_async((label, label), task_id=f"{label}-failing")
+    stage.wait_entries(label, 3)
     private_redis.command("CONFIG", "SET", "maxmemory", "1")
 
     for task, args in (("add", (1, label)), ("order", (label, label))):
@@ -151,7 +149,6 @@ def test_a_full_store_refuses_submissions_and_lets_tasks_finish(
             app.tasks[task].apply_async(args, queue="elsewhere")
     assert stage.messages("elsewhere") == (0, 3)  # the three that run
 
-    stage.release("retried", f"{label}-again")
     stage.open(label)
     assert running.get(timeout=DEADLINE) == "kept"
     assert retrying.get(timeout=DEADLINE) == 2

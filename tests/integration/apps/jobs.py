@@ -272,11 +272,15 @@ def broken(self: Any, label: str) -> None:
     raise LookupError(f"no {label}")
 
 
-def held_then_failing(self: Any, label: str, gate: str) -> None:
-    """Wait at a gate, then fail for good."""
+def held_then_failing(self: Any, label: str, gate: str, *, fails: int | None = None) -> int:
+    """Wait at a gate, then fail for good, or for the first attempts."""
     note(self, label)
     stage_of(self).pass_gate(gate)
-    raise LookupError("a mistake in the code")
+    if fails is None:
+        raise LookupError("a mistake in the code")
+    if self.attempt <= fails:
+        raise Transient("again")
+    return int(self.attempt)
 
 
 def later(self: Any, label: str, times: int, seconds: float = 0.1) -> int:
