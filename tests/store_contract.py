@@ -924,6 +924,15 @@ class HoldingLeases:
         harness.elapse(harness.tick * 1.2)
         assert isinstance(harness.claim("A", token="next", ttl=harness.tick), Run)
 
+    def test_silence_soon_after_a_grace_began_has_its_own(self, harness: StoreUnderTest) -> None:
+        """P19: a store that comes back and goes again at once ends nobody's lease either time."""
+        harness.run("A", ttl=harness.tick)
+        harness.beat(ttl=harness.tick)
+        harness.elapse(harness.tick * 1.2)
+        assert isinstance(harness.claim("A", token="next", ttl=harness.tick), Busy)
+        harness.elapse(harness.tick * 1.2)
+        assert isinstance(harness.claim("A", token="next", ttl=harness.tick), Run)
+
     def test_freed_lease_is_taken_together(self, harness: StoreUnderTest) -> None:
         """P19, T4: its holder was seen to die, so no grace is due."""
         harness.run_and_lose("A")

@@ -121,21 +121,23 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class _Pulse:
-    """When the fleet was last heard, and until when no ended lease may be taken."""
+    """When the fleet was last heard, and from when until when no ended lease may be taken."""
 
     last: float = -math.inf
+    gap_from: float = -math.inf
     gap_until: float = -math.inf
 
     def beat(self, *, now: float, ttl: float) -> _Pulse:
         """Hear the fleet; after a silence of half a ttl a grace begins."""
-        gap_until = now + ttl if now - self.last > ttl / 2 else self.gap_until
-        return _Pulse(last=now, gap_until=gap_until)
+        if now - self.last > ttl / 2:
+            return _Pulse(last=now, gap_from=now, gap_until=now + ttl)
+        return replace(self, last=now)
 
     def meet_ended_lease(self, *, now: float, ttl: float) -> _Pulse:
         """Begin a grace when the fleet is silent and this silence has had none yet."""
         silent = now - self.last > ttl / 2
-        if silent and now >= self.gap_until and self.gap_until <= self.last:
-            return replace(self, gap_until=now + ttl)
+        if silent and now >= self.gap_until and self.gap_from <= self.last:
+            return replace(self, gap_from=now, gap_until=now + ttl)
         return self
 
 

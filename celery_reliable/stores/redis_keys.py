@@ -13,7 +13,7 @@ lie in one slot.
 ``P l``, ``P lz``       dead letters and their order by time (hash, sorted set)
 ``P ls``                counts of letters (hash)
 ``P r:<role>``          who has a role in the fleet (string)
-``P p``                 the fleet's pulse: last beat and end of the grace, in milliseconds (string)
+``P p``                 the fleet's pulse: last beat, end and begin of the grace, in milliseconds (string)
 ======================  =================================================================
 
 A digest is 22 characters of URL-safe base64 of the key's 16-byte hash: ``cr:j:`` and a digest fit the 32-byte class of

@@ -10,7 +10,9 @@ import redis
 from celery import Celery
 
 from celery_reliable import QueueFull, StoreUnavailable
-from tests.integration.apps.jobs import QUICK, client
+from celery_reliable.runtime import runtime_of
+from celery_reliable.stores.base import Busy, Job
+from tests.integration.apps.jobs import LEASE, QUICK, client
 from tests.integration.apps.stage import Entry, Stage
 from tests.waiting import wait_until
 
@@ -115,6 +117,29 @@ def test_an_outcome_is_written_when_the_store_is_back(
 def refused(stage: Stage, label: str, verb: str) -> list[Entry]:
     """Return the calls of one verb that found no store."""
     return [event for event in stage.events("store_unavailable", label) if event["verb"] == verb]
+
+
+def test_an_outage_ends_nobody_s_lease(
+    app: Celery, stage: Stage, private_redis: RedisServer, workers: Workers, label: str
+) -> None:
+    """The store was away for longer than a lease. Who claims first when it is back waits: the holder may still run."""
+    worker = workers.start(APP, env=stage.environment(), arguments=QUICK)
+    result = app.tasks["held"].apply_async((label, label, "kept"), task_id=label)
+    stage.wait_entries(label, 1)
+    private_redis.stop()
+    wait_until(lambda: len(stage.events("renew_failed")) > LEASE + 1, DEADLINE, "no renewal for longer than a lease")
+    worker.freeze()
+    private_redis.start()
+    claim = runtime_of(app).store.claim(
+        Job(label, "given"), task_id=label, life=1, token="another", ttl=LEASE, max_deliveries=5, record_ttl=3600
+    )
+    worker.thaw()
+    stage.open(label)
+
+    assert isinstance(claim, Busy)
+    assert 0 < claim.expires_in <= LEASE
+    assert result.get(timeout=DEADLINE) == "kept"
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
 
 
 # --- submitting

@@ -44,11 +44,11 @@ end
 
 -- How long nobody's lease ends because the fleet's renewals were away, 0 for not at all.
 local function grace()
-  local last, gap = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+)|(%d+)$')
-  last, gap = tonumber(last) or 0, tonumber(gap) or 0
+  local last, gap, began = heard(KEYS[4])
   if ms < gap then return gap - ms end
-  if ms - last > ttl / 2 and gap <= last then
-    redis.call('SET', KEYS[4], int(last) .. '|' .. int(ms + ttl))
+  -- A grace that began before the last beat was not for the present silence.
+  if ms - last > ttl / 2 and began <= last then
+    redis.call('SET', KEYS[4], int(last) .. '|' .. int(ms + ttl) .. '|' .. int(ms))
     return ttl
   end
   return 0

@@ -93,6 +93,12 @@ end
 -- A live record in a bucket needs the bucket's own life only: renewals touch it.
 local function store(r, ttl) put(r, text(r), r.field ~= '' and math.min(ttl, 3600000) or ttl) end
 
+-- The fleet's pulse in ms: its last beat, and when the latest grace ends and began.
+local function heard(pulse)
+  local last, gap, began = string.match(redis.call('GET', pulse) or '', '^(%d+)|(%d+)|(%d+)$')
+  return tonumber(last) or 0, tonumber(gap) or 0, tonumber(began) or 0
+end
+
 local function over(r, alt, state, ttl, checkpoint)
   if r.checks > 0 then redis.call('DEL', checkpoint) end
   settle_down(r, alt)

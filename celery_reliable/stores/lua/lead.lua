@@ -8,7 +8,6 @@ local _, ms = clock()
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 'no' end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-local last, gap = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)|(%d+)$')
-last, gap = tonumber(last) or 0, tonumber(gap) or 0
+local last, gap = heard(KEYS[2])
 if ms < gap or ms - last > tonumber(ARGV[3]) / 2 then return 'wait' end
 return 'yes'

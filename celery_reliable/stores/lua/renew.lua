@@ -6,10 +6,9 @@
 -- Atomic because an extension must not revive a lease that another claim took.
 local _, ms = clock()
 local pulse = tonumber(ARGV[1])
-local last, gap = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+)|(%d+)$')
-last, gap = tonumber(last) or 0, tonumber(gap) or 0
-if ms - last > pulse / 2 then gap = ms + pulse end
-redis.call('SET', KEYS[1], int(ms) .. '|' .. int(gap))
+local last, gap, began = heard(KEYS[1])
+if ms - last > pulse / 2 then gap, began = ms + pulse, ms end
+redis.call('SET', KEYS[1], int(ms) .. '|' .. int(gap) .. '|' .. int(began))
 local lost = {}
 for i = 1, (#KEYS - 1) / 2 do
   local field, token, ttl, record_ttl = ARGV[4 * i - 2], ARGV[4 * i - 1], tonumber(ARGV[4 * i]), ARGV[4 * i + 1]
