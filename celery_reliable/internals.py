@@ -7,14 +7,16 @@ kombu 5.7.0.
 from __future__ import annotations
 
 import secrets
+import traceback
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import terminate_handler_fired
-from celery import Task
+from celery import Task, states
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from kombu.transport.virtual import QoS as VirtualQoS
 
 if TYPE_CHECKING:
@@ -83,6 +85,23 @@ def keeps_result(task: Task) -> bool:
     ``ignore_result`` of the request wins over the task's only when it was given (``get_actual_ignore_result``, 5.7).
     """
     return not get_actual_ignore_result(task, task.request) and not isinstance(task.backend, DisabledBackend)
+
+
+def store_failure(task: Task, exc: Exception) -> None:
+    """Store the failure of the present request as the tracer will do again: the rule of ``handle_error_state`` (5.7)."""
+    if not get_actual_ignore_result(task, task.request) or task.store_errors_even_if_ignored:
+        told = "".join(traceback.format_exception(exc))
+        task.backend.store_result(task.request.id, exc, states.FAILURE, traceback=told, request=task.request)
+
+
+def is_called_in_place(backend: Any, errback: Any) -> bool:
+    """Tell whether the tracer calls an errback instead of sending it: the rule of ``_call_task_errbacks`` (5.7)."""
+    try:
+        header = getattr(errback.type, "__header__", None)
+    except NotRegistered:
+        return False
+    takes_more = header is not None and not isinstance(header, partial)
+    return takes_more and bool(backend._errback_arity_greater(errback, 1))  # noqa: SLF001
 
 
 def is_interruption(exc: BaseException) -> bool:

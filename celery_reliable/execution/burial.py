@@ -11,12 +11,11 @@ import time
 from typing import Any, NoReturn
 
 from celery import __version__ as celery_version
-from celery.canvas import maybe_signature
 
 import celery_reliable
 from celery_reliable.dead_letters import DeadLetter, Reason, Worker, letter_id_of
 from celery_reliable.errors import PayloadMismatch, Permanent
-from celery_reliable.execution.continuation import with_ids
+from celery_reliable.execution import continuation
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.stores.base import Poisoned, Run
@@ -152,16 +151,16 @@ def _options(delivery: Delivery) -> dict[str, Any]:
 
 
 def _reported(delivery: Delivery, exc: BaseException) -> Exception:
-    """Return what the tracer may be given, with errbacks under ids that a second report repeats.
+    """Tell the errbacks, and return what the tracer may be given to report.
 
     Whatever is not an Exception would end the worker, or leave the request open for ever on threads.
     """
-    request, key = delivery.request, delivery.job.key
-    if request.errbacks:
-        errbacks = (maybe_signature(one, app=delivery.task.app, clone=True) for one in request.errbacks)
-        request.errbacks = [with_ids(one, key, "errback", str(position)) for position, one in enumerate(errbacks)]
-    if isinstance(exc, Exception) and not isinstance(exc, MemoryError):
-        return exc
+    told = exc if isinstance(exc, Exception) and not isinstance(exc, MemoryError) else _stand_in(exc)
+    continuation.tell(delivery, told)
+    return told
+
+
+def _stand_in(exc: BaseException) -> Permanent:
     stand_in = Permanent(f"{type(exc).__qualname__}: {exc}")
     stand_in.__cause__ = exc
     return stand_in

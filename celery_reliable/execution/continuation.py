@@ -1,8 +1,9 @@
-"""Send what is chained to a job that is done.
+"""Send what is chained to a job that has ended.
 
-By Celery itself the tracer sends it: again at each redelivery under new ids, and a refused publish would turn the
-finished task into a failed one. So callbacks and the next step of a chain are sent here, after the done marker, and
-taken out of the request. The chord is left to the tracer, which counts a member once per id.
+By Celery itself the tracer sends it: again at each redelivery under new ids, and a refused publish would turn a
+finished task into a failed one, or lose the errbacks of a failed one. So callbacks, the next step of a chain and
+errbacks are sent here, after the done marker or the letter, and taken out of the request. The chord is left to the
+tracer, which counts a member once per id.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from celery.canvas import maybe_signature
 
-from celery_reliable import keys
+from celery_reliable import internals, keys
 from celery_reliable.execution.delivery import Delivery
 
 
@@ -36,6 +37,26 @@ def send(delivery: Delivery, result: Any) -> None:
     request.callbacks = request.chain = None
     if not request.chord:
         delivery.end_entry()
+
+
+def tell(delivery: Delivery, exc: Exception) -> None:
+    """Send the errbacks of a failed job, its result stored before them: they may ask for it.
+
+    Those that take the request, the exception and the traceback are left in the request: the tracer calls them in this
+    process, again if the failure is reported again.
+    """
+    request, task = delivery.request, delivery.task
+    waiting: list[Any] = []
+    called: list[Any] = []
+    for position, errback in enumerate(request.errbacks or ()):
+        signature = maybe_signature(errback, app=task.app, clone=True)
+        with_ids(signature, delivery.job.key, "errback", str(position))
+        (called if internals.is_called_in_place(task.backend, signature) else waiting).append(signature)
+    if waiting:
+        internals.store_failure(task, exc)
+    for signature in waiting:
+        _send(delivery, signature, request.id, what="errback")
+    request.errbacks = called
 
 
 def _send(delivery: Delivery, signature: Any, result: Any, *, what: str, **options: Any) -> None:

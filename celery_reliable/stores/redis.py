@@ -21,6 +21,7 @@ from celery_reliable.stores.redis_link import Link, link_for
 _VERBS = [
     "submit",
     "claim",
+    "finish",
     "complete",
     "release",
     "bury",
@@ -37,9 +38,11 @@ _VERBS = [
     "resend",
     "lead",
 ]
+_BARE = ("finish",)
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
 _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
 _HEX = re.compile("[0-9a-f]+")
+_INLINE = 32  # bytes: a longer outcome gets a string of its own
 _LIVE_TTL = 7 * 24 * 3600.0
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our monotonic clock and the server's serves
 
@@ -56,7 +59,7 @@ def load_scripts() -> dict[str, bytes]:
     """Return every verb's Lua with the shared part put in.
 
     That is at the line ``-- common.lua``, where what comes before does without, or else below the first line, on which
-    the flags must stay.
+    the flags must stay. `_BARE` scripts do without it altogether.
     """
     folder = resources.files("celery_reliable.stores").joinpath("lua")
     common = folder.joinpath("common.lua").read_text()
@@ -65,7 +68,7 @@ def load_scripts() -> dict[str, bytes]:
         text = folder.joinpath(f"{verb}.lua").read_text()
         flags, rest = text.split("\n", 1) if text.startswith("#!") else ("#!lua", text)
         before, _, after = rest.rpartition("-- common.lua\n")
-        scripts[verb] = f"{flags}\n{before}{common}\n{after}".encode()
+        scripts[verb] = (text if verb in _BARE else f"{flags}\n{before}{common}\n{after}").encode()
     return scripts
 
 
@@ -220,6 +223,15 @@ class RedisStore:
     ) -> base.SettleAnswer:
         """See `Store.complete`."""
         place = self._keys.place(job)
+        kept = b"" if outcome is None else b"=" + outcome
+        if (
+            place.field
+            and len(kept) <= _INLINE
+            and self._finish(
+                place, (place.field, fence, _flat(token), _ms(marker_ttl), kept, task_id if entry_ends else b"")
+            )
+        ):
+            return _SETTLE_ANSWERS[b"ok"]
         answer = self._link.script(
             "complete",
             (
@@ -235,7 +247,7 @@ class RedisStore:
                 fence,
                 _flat(token),
                 _ms(marker_ttl),
-                b"" if outcome is None else b"=" + outcome,
+                kept,
                 task_id,
                 int(entry_ends),
                 b"" if place.field else _packed_id(task_id),
@@ -243,6 +255,13 @@ class RedisStore:
         )
         self._wait(place)
         return _SETTLE_ANSWERS[answer]
+
+    def _finish(self, place: Place, values: tuple[Any, ...]) -> bool:
+        """Complete a first attempt; False: it is something else."""
+        if not self._link.script("finish", (place.record, place.ledger), values):
+            return False
+        self._wait(place)
+        return True
 
     def release(
         self, job: Job, *, fence: int, token: str, outcome: base.ReleaseOutcome, delay: float, record_ttl: float

@@ -17,7 +17,8 @@ lie in one slot.
 ======================  =================================================================
 
 A digest is 22 characters of URL-safe base64 of the key's 16-byte hash: ``cr:j:`` and a digest fit the 32-byte class of
-Redis's allocator, which is why a finished declared key costs 165 bytes.
+Redis's allocator, which is why a finished declared key costs 165 bytes (180 where the allocator rounds an entry of 24
+bytes up to 32, as that of Debian does).
 """
 
 from __future__ import annotations
@@ -40,9 +41,14 @@ class Place(NamedTuple):
 
     shard: int
     prefix: str
-    digest: str
+    raw: bytes
     record: str
     field: bytes
+
+    @property
+    def digest(self) -> str:
+        """The name of a key, made when asked for: an id of its own is claimed and done without it."""
+        return base64.urlsafe_b64encode(self.raw)[:22].decode()
 
     @property
     def alone(self) -> str:
@@ -78,7 +84,7 @@ class Keys:
     def __init__(self, *, prefix: str, shards: int) -> None:
         """One shard means no Cluster and no hash tags."""
         self._shards = shards
-        self._last: tuple[Job | None, Place] = (None, Place(0, "", "", "", b""))
+        self._last: tuple[Job | None, Place] = (None, Place(0, "", b"", "", b""))
         stem = prefix.rstrip(":")
         self._prefixes = [prefix] if shards == 1 else [f"{{{stem}:{shard:02d}}}" for shard in range(shards)]
 
@@ -99,10 +105,9 @@ class Keys:
         bucket = _bucket(digest)
         shard = bucket % self._shards
         prefix = self._prefixes[shard]
-        name = base64.urlsafe_b64encode(digest)[:22].decode()
         if job.kind == "own" and job.stamp:
-            return Place(shard, prefix, name, f"{prefix}b:{job.stamp // _HOUR:x}:{bucket:x}", digest[:_FIELD_BYTES])
-        return Place(shard, prefix, name, f"{prefix}j:{name}", b"")
+            return Place(shard, prefix, digest, f"{prefix}b:{job.stamp // _HOUR:x}:{bucket:x}", digest[:_FIELD_BYTES])
+        return Place(shard, prefix, digest, Place(shard, prefix, digest, "", b"").alone, b"")
 
     def ledger(self, shard: int) -> str:
         """Return the key of a shard's ledger."""

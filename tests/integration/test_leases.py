@@ -9,6 +9,7 @@ import redis
 
 from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client
 from tests.integration.apps.stage import Stage
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ def test_a_stale_holder_does_not_ack_the_message_of_the_live_one(
     frozen.thaw()
     stage.open(f"{label}:1")
     stage.wait_event("stale", label, timeout=DEADLINE)
-    assert stage.messages() != (0, 0)
+    wait_until(lambda: stage.messages() != (0, 0), DEADLINE, "the message still there")
     live.kill()
     stage.open(f"{label}:3")
 

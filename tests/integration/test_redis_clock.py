@@ -49,7 +49,14 @@ def test_first_claim_over_a_lost_connection_goes_by_the_server_s_clock(private_r
     store = RedisStore(private_redis.url)
     job = Job(str(uuid.uuid4()), "own", store.now())
     private_redis.restart()
-    facts: dict[str, Any] = {"task_id": job.key, "life": 1, "ttl": 60.0, "max_deliveries": 5, "record_ttl": 60.0, "first": True}
+    facts: dict[str, Any] = {
+        "task_id": job.key,
+        "life": 1,
+        "ttl": 60.0,
+        "max_deliveries": 5,
+        "record_ttl": 60.0,
+        "first": True,
+    }
     assert isinstance(store.claim(job, token="one", **facts), Run)
     assert isinstance(store.claim(job, token="two", **facts), Busy)
     store.close()

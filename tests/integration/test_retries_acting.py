@@ -12,6 +12,8 @@ import pytest
 import redis
 
 from celery_reliable import Permanent, Transient
+from celery_reliable.runtime import runtime_of
+from celery_reliable.stores.base import Job
 from celery_reliable.testing.faultproxy import FaultProxy
 from tests.integration.apps.jobs import QUICK, RESTORING, client, letter
 from tests.integration.apps.stage import Entry, Stage
@@ -241,6 +243,19 @@ def test_attempts_outlive_a_killed_process(app: Celery, stage: Stage, label: str
     assert stage.met("body", label)
     claims = [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)]
     assert claims == [(1, 1), (2, 1), (2, 2), (3, 2)]
+
+
+def test_a_retry_is_released_before_it_is_published(app: Celery, stage: Stage, label: str) -> None:
+    """In between, the original is the only message, not acked, and its job waits for attempt 2."""
+    stage.wait_no_message()
+    stage.plan("retried", label, "block")
+    result = app.tasks["flaky"].apply_async((label, 1), task_id=label)
+    with stage.blocked("retried", label):
+        assert stage.messages() == (0, 1)
+        record = runtime_of(app).store.inspect(Job(label, "given"))
+        assert [record["state"], record["attempt"]] == ["waiting", "2"]
+
+    assert result.get(timeout=DEADLINE) == 2
 
 
 def test_a_message_that_comes_back_before_its_job_is_due_waits(app: Celery, stage: Stage, label: str) -> None:

@@ -76,16 +76,20 @@ def test_a_worker_started_without_its_store_runs_tasks_when_the_store_is_back(
 def test_messages_wait_while_the_store_is_away(
     bare: Celery, stage: Stage, private_redis: RedisServer, workers: Workers, label: str
 ) -> None:
-    """Two waiting messages of a worker that has claimed before: both run once, as their first attempt."""
+    """A worker that has claimed before keeps one message a slot and takes no more; all run once, as first attempts."""
     workers.start(APP, env=stage.environment(), arguments=QUICK)
     bare.send_task("add", (1, f"{label}:before")).get(timeout=DEADLINE)
     private_redis.stop()
     results = [bare.send_task("add", (number, label), task_id=f"{label}-{number}") for number in range(2)]
     stage.wait_event("store_unavailable", f"{label}-0")
+    beats = len(stage.events("renew_failed"))
+    wait_until(lambda: len(stage.events("renew_failed")) > beats + 1, DEADLINE, "time for the other message to come")
+    assert stage.messages() == (1, 1)
     assert stage.entries(label) == []
     private_redis.start()
 
     assert [result.get(timeout=2 * DEADLINE) for result in results] == [1, 2]
+    assert stage.events("store_unavailable", f"{label}-1") == []
     assert [entry["attempt"] for entry in stage.entries(label)] == [1, 1]
 
 

@@ -27,7 +27,7 @@ def task() -> Any:
 
     def body(self: ReliableTask, x: int) -> None: ...
 
-    made: Any = app.task(base=ReliableTask, bind=True, name="unit.job", queue="fast", time_limit=9)(body)
+    made: Any = app.task(base=ReliableTask, bind=True, name="unit.job", queue="fast", time_limit=9, shared=False)(body)
     made.push_request(id="i", args=(1,), kwargs={}, retries=0, called_directly=False, is_eager=False, delivery_info={})
     yield made
     made.pop_request()

@@ -9,22 +9,14 @@
 --   d          any other: life, fingerprint (8), length of id, id (16 raw bytes of a UUID), outcome
 local INLINE = 32
 local field, fence, token, ttl, outcome, task_id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local raw
-if field == '' then raw = redis.call('GET', KEYS[2]) else raw = redis.call('HGET', KEYS[1], field) end
 
--- What nearly every task needs: held, in its first attempt, without checkpoint or mark. Told by the text alone, since
--- taking the record apart costs more than all the rest.
+-- What nearly every declared key needs: held, in its first attempt, without checkpoint or mark. Told by the text alone,
+-- since taking the record apart costs more than all the rest.
+local raw = field == '' and redis.call('GET', KEYS[2])
 local life, fence_now, token_now, fp_now, id_now =
   string.match(raw or '', '^R|(%d+)|(%d+)|||||%d+|([^|]*)||([^|]*)|(.*)$')
 if fence_now == fence and token_now == token then
-  local own = life == '1' and fp_now == '' and id_now == ''
-  if field ~= '' and own and #outcome <= INLINE then
-    if ARGV[7] == '1' then redis.call('HDEL', KEYS[3], task_id) end
-    redis.call('HSET', KEYS[1], field, 'D' .. outcome)
-    if redis.call('PTTL', KEYS[1]) < tonumber(ttl) then redis.call('PEXPIRE', KEYS[1], math.floor(ttl * 1.125)) end
-    return 'ok'
-  end
-  if field == '' and id_now == task_id and #fp_now == 8 and #life < 3 then
+  if id_now == task_id and #fp_now == 8 and #life < 3 then
     if ARGV[7] == '1' then redis.call('HDEL', KEYS[3], task_id) end
     local head = 'd' .. string.char(tonumber(life)) .. fp_now .. string.char(#ARGV[8]) .. ARGV[8]
     redis.call('SET', KEYS[2], head .. outcome, 'PX', ttl)

@@ -43,13 +43,17 @@ class Stage:
         return cls(directory, broker=broker, backend=backend, store=store, conf=conf or {})
 
     def messages(self, queue: str = "celery") -> tuple[int, int]:
-        """Return how many messages wait in a queue of the Redis broker, and how many are out and not acked."""
-        with redis.Redis.from_url(self.broker) as broker:
-            return int(broker.llen(queue)), int(broker.hlen("unacked"))
+        """Return how many messages wait in a queue of the Redis broker, and how many are out and not acked.
+
+        For a moment a message is in neither: kombu takes it from one and then puts it into the other.
+        """
+        with redis.Redis.from_url(self.broker) as broker, broker.pipeline() as both:
+            waiting, out = both.llen(queue).hlen("unacked").execute()
+        return int(waiting), int(out)
 
     def wait_no_message(self, timeout: float = 30.0) -> None:
-        """Return once no message waits or is out."""
-        wait_until(lambda: self.messages() == (0, 0), timeout, "no message")
+        """Return once no message waits or is out, not just for a moment."""
+        wait_until(lambda: all(self.messages() == (0, 0) for _ in range(3)), timeout, "no message")
 
     # --- across processes
 
