@@ -77,7 +77,7 @@ class _Record:
     lost: int = 0
     snoozes: int = 0
     checks: int = 0
-    saved: Mapping[str, bytes] = _NOTHING
+    saved: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
     evidence: tuple[bytes, ...] = ()
     outcome: bytes = b""
     letter_id: str = ""

@@ -109,8 +109,9 @@ class FaultProxy:
         await self._reset()
 
     async def _reset(self) -> None:
-        for client, upstream in self._pairs:
-            client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        for client, upstream in tuple(self._pairs):
+            with contextlib.suppress(OSError):  # it has just been closed by the other side
+                client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             client.transport.abort()
             upstream.transport.abort()
 
