@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
-from celery.exceptions import SoftTimeLimitExceeded
 from kombu.transport.virtual import QoS as VirtualQoS
 
 if TYPE_CHECKING:
@@ -80,8 +79,3 @@ def keeps_result(task: Task) -> bool:
     ``ignore_result`` of the request wins over the task's only when it was given (``get_actual_ignore_result``, 5.7).
     """
     return not get_actual_ignore_result(task, task.request) and not isinstance(task.backend, DisabledBackend)
-
-
-def is_interruption(exc: BaseException) -> bool:
-    """Tell whether an exception is what a drain raises in a pool child: billiard's soft time limit by SIGUSR1 (4.3)."""
-    return isinstance(exc, SoftTimeLimitExceeded)
