@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from billiard.common import terminate_handler_fired
 from celery import Task
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
@@ -79,3 +80,11 @@ def keeps_result(task: Task) -> bool:
     ``ignore_result`` of the request wins over the task's only when it was given (``get_actual_ignore_result``, 5.7).
     """
     return not get_actual_ignore_result(task, task.request) and not isinstance(task.backend, DisabledBackend)
+
+
+def process_is_ending() -> bool:
+    """Tell whether this pool child was ended by its worker: the SystemExit that passes is no error of a body.
+
+    ``terminate_handler_fired`` (billiard 4.3) is what the child's own loop asks.
+    """
+    return bool(terminate_handler_fired())

@@ -1020,7 +1020,7 @@ class HoldingLeases:
         """P16: the parent of a killed child knows no fence; it gives back its own claim and no other."""
         harness.submit("A")
         run = harness.run("A", max_deliveries=2)
-        outside = {"fence": None, "outcome": "interrupted"}
+        outside: dict[str, Any] = {"fence": None, "outcome": "interrupted"}
         assert harness.release("A", run, token="another", **outside) == Stale()
         assert harness.release("A", run, delay=LONG, **outside) == Settled()
         assert isinstance(harness.claim("A"), NotYet)

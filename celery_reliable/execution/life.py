@@ -91,8 +91,10 @@ class Execution:
             with bodies_of(delivery.runtime).inside(delivery.token), keys.within(self._parent):
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
             outcome = self._encoded(result)
-        except BaseException as exc:  # noqa: BLE001  # a body may raise anything; what leaves here ends the delivery
-            self._judge(exc)
+        except BaseException as exc:
+            if internals.process_is_ending():
+                raise
+            self._judge(exc)  # a body may raise anything; what leaves here ends the delivery
         return self._done(result, outcome)
 
     def _begin(self, run: Run) -> None:

@@ -74,4 +74,4 @@ def bodies_of(runtime: Runtime) -> Bodies:
 
 def _raise_in(thread: int, exception: type[BaseException] | None) -> bool:
     raised = ctypes.py_object(exception) if exception is not None else None
-    return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised) == 1
+    return bool(ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised) == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -14,16 +15,22 @@ from typing import TYPE_CHECKING, Any
 from celery_reliable.runtime import forget_runtime, runtime_of
 from tests.integration.apps import draining
 from tests.integration.apps.jobs import QUICK
+from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery import Celery
 
-    from tests.integration.apps.stage import Entry, Stage
+    from celery_reliable.testing.servers import RedisServer
+    from tests.integration.apps.stage import Entry
     from tests.integration.workers import Worker, Workers
 
 APP = "tests.integration.apps.draining"
 SOON = 20.0  # seconds to wait for what happens at once on an idle machine
+TIMEOUT = 1.0  # seconds of drain, where a test lets it pass
+PATIENT = 60.0  # seconds of drain, where a test does not
 AFTER_TIMEOUT = 2.0  # seconds after the drain timeout within which a worker is gone: the promise
 
 
@@ -77,6 +84,13 @@ class Scene:
                 return int(channel._size(self.queue))
             return int(channel.queue_declare(self.queue, passive=True).message_count)
 
+    def queued(self) -> list[str]:
+        """Return the labels that wait, on Redis, the next to be received first."""
+        with self.app.connection_for_read() as connection:
+            raw = connection.channel().client.lrange(self.queue, 0, -1)
+        bodies = [json.loads(base64.b64decode(json.loads(message)["body"])) for message in reversed(raw)]
+        return [body[0][0] for body in bodies]
+
     def wait_waiting(self, count: int, what: str) -> float:
         """Return the seconds until so many messages wait."""
         began = time.monotonic()
@@ -105,6 +119,12 @@ class Scene:
         self.start(pool)
         wait_until(lambda: "end" in self.steps(label), SOON, f"{label} to end: {self.steps(label)}")
         return self.step(label, "start")
+
+
+def stage_of_drain(module_redis: RedisServer, directory: Path, *, broker: str, timeout: float) -> Stage:
+    """A stage whose workers drain for so long."""
+    backend, store = (f"{module_redis.url.removesuffix('/0')}/{database}" for database in (1, 2))
+    return Stage(directory, broker=broker, backend=backend, store=store, conf={"reliable_drain_timeout": timeout})
 
 
 @contextlib.contextmanager
@@ -136,3 +156,10 @@ def figure(name: str, seconds: float) -> None:
 def store_of(scene: Scene) -> Any:
     """Return the store of the scene."""
     return runtime_of(scene.app).store
+
+
+def wait_ended(worker: Worker, *, since: float, what: str, timeout: float = TIMEOUT) -> None:
+    """Wait for the end of a worker whose timeout passes, and hold it to the promise."""
+    assert worker.wait(timeout + AFTER_TIMEOUT + 5.0) == 0
+    figure(what, time.monotonic() - since)
+    assert time.monotonic() - since < timeout + AFTER_TIMEOUT + 0.2  # the last: to notice it

@@ -2,68 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_reliable.testing.processes import process_table
-from tests.integration.apps.stage import Stage
-from tests.integration.conftest import stage_on
-from tests.integration.drains import AFTER_TIMEOUT, SOON, Scene, figure, scene_on
-from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from celery_reliable.testing.servers import RedisServer
-    from tests.integration.workers import Worker, Workers
+from tests.integration.drains import SOON, Scene, figure, wait_ended
 
 pytestmark = pytest.mark.integration
 
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
-BROKERS = ["redis", "rabbitmq"]
-TIMEOUT = 1.0  # seconds of drain, where a test lets it pass
-PATIENT = 60.0  # seconds of drain, where a test does not
-
-
-@pytest.fixture(params=BROKERS)
-def broker(request: pytest.FixtureRequest, module_redis: RedisServer) -> str:
-    """The URL of each broker in turn."""
-    if request.param == "redis":
-        return f"{module_redis.url.removesuffix('/0')}/0"
-    url: str = request.getfixturevalue("rabbitmq_server").url
-    return url
-
-
-def make_stage(module_redis: RedisServer, directory: Path, *, broker: str, timeout: float) -> Stage:
-    """A stage whose workers drain for so long."""
-    plain = stage_on(module_redis, directory=directory)
-    return Stage(directory, broker=broker, backend=plain.backend, store=plain.store, conf={"reliable_drain_timeout": timeout})
-
-
-@pytest.fixture
-def patient(module_redis: RedisServer, tmp_path: Path, workers: Workers, broker: str) -> Iterator[Scene]:
-    """Workers that let tasks run on for long."""
-    with scene_on(make_stage(module_redis, tmp_path, broker=broker, timeout=PATIENT), workers) as scene:
-        yield scene
-
-
-@pytest.fixture
-def hasty(module_redis: RedisServer, tmp_path: Path, workers: Workers, broker: str) -> Iterator[Scene]:
-    """Workers that interrupt tasks after a second."""
-    with scene_on(make_stage(module_redis, tmp_path, broker=broker, timeout=TIMEOUT), workers) as scene:
-        yield scene
-
-
-def wait_ended(worker: Worker, *, since: float, what: str) -> None:
-    """Wait for the end of a worker whose timeout passes, and hold it to the promise."""
-    assert worker.wait(TIMEOUT + AFTER_TIMEOUT + 5.0) == 0
-    figure(what, time.monotonic() - since)
-    assert time.monotonic() - since < TIMEOUT + AFTER_TIMEOUT + 0.2  # the last: to notice it
 
 
 # --- hand over

@@ -9,7 +9,7 @@ from typing import Any
 from celery.worker import state
 
 
-class Refused(Exception):  # noqa: N818  # never an error to anybody
+class Refused(Exception):
     """The message of this task was handed back before it began."""
 
 
@@ -77,7 +77,7 @@ class Gate:
 def _refusal(kind: str) -> type[BaseException]:
     """Return what ends a greenlet, or a job of a thread pool, without a word."""
     if kind in {"gevent", "eventlet"}:
-        from greenlet import GreenletExit  # noqa: PLC0415  # only where it is the pool
+        from greenlet import GreenletExit  # type: ignore[import-untyped]  # noqa: PLC0415  # only where it is the pool
 
         exit_: type[BaseException] = GreenletExit
         return exit_

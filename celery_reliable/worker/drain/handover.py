@@ -46,6 +46,14 @@ class HandOver(bootsteps.StartStopStep):
         if parent.hub is None:
             parent.loop = self._looking_up(parent.loop)
 
+    def create(self, parent: Any) -> HandOver:
+        """Get into the reads of a green pool's remote control, too, now that all steps are made."""
+        control = parent.blueprint.steps.get("celery.worker.consumer.control.Control")
+        if self._green and control is not None:
+            start = control.start
+            control.start = lambda consumer: start(_ShortReads(consumer))
+        return self
+
     # --- the consumer's life
 
     def start(self, parent: Any) -> None:
@@ -59,12 +67,12 @@ class HandOver(bootsteps.StartStopStep):
             self._drain.tick_in_a_greenlet()
 
     def stop(self, parent: Any) -> None:
-        """The connection is gone, or about to go."""
+        """Forget what the connection held that is gone, or about to go."""
         self.connected = False
         self._held.clear()
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
-        """Called with each new connection; Celery cancels the timers of the last one."""
+        """Tick on the hub. Celery asks with each new connection, and cancels the timers of the last one."""
         hub.call_repeatedly(_TICK, self._drain.tick)
 
     # --- what it holds
@@ -140,6 +148,7 @@ class HandOver(bootsteps.StartStopStep):
             consumer._active_tags.clear()  # noqa: SLF001
             return
         consumer.cancel()
+        _keep_late_arrivals_near(channel)
 
     def _forget_waiting(self) -> None:
         """Empty what would begin tasks later: requests that wait for a slot or for their rate limit."""
@@ -180,19 +189,56 @@ class HandOver(bootsteps.StartStopStep):
         return looking_up
 
 
+class _ShortReads:
+    """A consumer to a greenlet that reads remote control commands, and for whose last read the end has to wait."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def connection_for_read(self, *args: Any, **kwargs: Any) -> Any:
+        return _Reading(self._consumer.connection_for_read(*args, **kwargs))
+
+
 class _Reading:
     """A connection whose reads are short."""
 
-    def __init__(self, connection: Any, *, look_up: Callable[[], None]) -> None:
-        self._connection, self._look_up = connection, look_up
+    def __init__(self, connection: Any, *, look_up: Callable[[], None] | None = None) -> None:
+        self._connection, self._look_up = connection, look_up or _nothing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
+
+    def __enter__(self) -> _Reading:  # noqa: PYI034  # Self comes with Python 3.11
+        self._connection.__enter__()
+        return self
+
+    def __exit__(self, *facts: object) -> None:
+        self._connection.__exit__(*facts)
 
     def drain_events(self, timeout: float | None = None, **kwargs: Any) -> Any:
         self._look_up()
         short = _LONGEST_READ if timeout is None else min(timeout, _LONGEST_READ)
         return self._connection.drain_events(timeout=short, **kwargs)
+
+
+def _keep_late_arrivals_near(channel: Any) -> None:
+    """Give back, at the near end, what a BRPOP still brings that was sent before the cancel.
+
+    kombu (5.7, ``Transport._reject_inbound_message``) puts it behind the whole backlog.
+    """
+    transport = channel.connection
+    if not hasattr(transport, "_reject_inbound_message"):
+        return
+
+    def give_back(raw: Any) -> None:
+        message = channel.Message(raw, channel=channel)
+        channel.qos.append(message, message.delivery_tag)
+        internals.give_back(message)
+
+    transport._reject_inbound_message = give_back  # noqa: SLF001
 
 
 def _known_requests(consumer: Any) -> Iterator[Any]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from celery_reliable.worker.request import ReliableRequest
 
 
-
-
 class Interrupts:
     """Interrupt requests of one worker. A body is interrupted once; a child may be signalled until it answers."""
 
@@ -50,7 +48,7 @@ class Interrupts:
         return True
 
     def _child(self, request: ReliableRequest) -> None:
-        """A child raises at most once for a body, because its handler's exception ends the body."""
+        """Signal once: the child raises if its body runs, and the body does not begin if it has not."""
         if not request.worker_pid or self._told.get(request.token, 0) >= 1:
             return
         self._told[request.token] = 1

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.worker import state
 
-from celery_reliable import internals
 from celery_reliable.errors import StoreError
-from celery_reliable.runtime import broker_driver, runtime_of
+from celery_reliable.runtime import broker_driver
 from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.drain.threads import original, start_thread
 from celery_reliable.worker.request import ReliableRequest
@@ -91,7 +90,8 @@ def leave(app: Celery, *, pool: Any, held: Iterable[Any], cleanup: Callable[[], 
     running = list(state.active_requests)
     gone = _kill_all(pool)
     _within(_PATIENCE, lambda: release_leases(running, bodies_are_gone=gone), lambda: give_back_apart(app, held))
-    logger.warning("drain: process ends with tasks that could not be interrupted", extra={"reliable_running": len(running)})
+    if running:
+        logger.warning("drain: the process ends with tasks in it", extra={"reliable_running": len(running)})
     cleanup()
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(Exception):  # a closed or broken stream must not keep the process
@@ -143,7 +143,11 @@ def give_back_apart(app: Celery, messages: Iterable[Any]) -> None:
     tags = [message.delivery_tag for message in messages]
     if not tags or broker_driver(app) != "redis":
         return
-    options = {**(app.conf.broker_transport_options or {}), "socket_timeout": _CONNECT, "socket_connect_timeout": _CONNECT}
+    options = {
+        **(app.conf.broker_transport_options or {}),
+        "socket_timeout": _CONNECT,
+        "socket_connect_timeout": _CONNECT,
+    }
     with app.connection_for_read(transport_options=options) as connection:
         channel = connection.channel()
         for tag in reversed(tags):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def pool_class(base: type[prefork.TaskPool], *, flags: Flags) -> type[prefork.TaskPool]:
     """Return the pool whose children ignore foreign SIGTERMs."""
 
-    class TaskPool(base):  # type: ignore[misc, valid-type]  # a class that the project may have chosen
+    class TaskPool(base):
         Pool = _pool_with(base.Pool, worker=Child, flags=flags)
         BlockingPool = _pool_with(base.BlockingPool, worker=BlockingChild, flags=flags)
 
@@ -44,7 +44,7 @@ def pool_class(base: type[prefork.TaskPool], *, flags: Flags) -> type[prefork.Ta
 
 
 def _pool_with(base: Any, *, worker: type, flags: Flags) -> Any:
-    class Pool(base):  # type: ignore[misc]  # billiard is not typed
+    class Pool(base):
         Worker = worker
 
         def WorkerProcess(self, worker: Any) -> Any:  # noqa: N802  # billiard's name

@@ -27,7 +27,7 @@ class Watchdog:
         """Take the signals to hear, what to do at the first, and what to do at each look."""
         self._signals, self._on_signal, self._look = signals, on_signal, look
         self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)  # noqa: FBT003  # the standard library's signature
+        os.set_blocking(self._writer, False)  # the standard library's signature
         self._read, self._write = original("os", "read"), original("os", "write")
         self._sleep = original("time", "sleep")
         self._stopped = False
@@ -69,7 +69,7 @@ class Watchdog:
 
 
 def _children_do_not_ring(watchdog: Watchdog) -> None:
-    """A forked child has the parent's descriptor: a SIGTERM to the child would be heard by the parent."""
+    """Deafen forked children: they have the parent's descriptor, so the parent would hear a SIGTERM to a child."""
     reference = weakref.ref(watchdog)
 
     def in_child() -> None:
@@ -82,5 +82,4 @@ def _children_do_not_ring(watchdog: Watchdog) -> None:
 
 def arm(seconds: float) -> None:
     """End the process with code 1 in ``seconds``, even if no thread of Python can run."""
-    faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=sys.__stderr__)
-
+    faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=sys.__stderr__ or 2)

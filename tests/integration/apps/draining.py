@@ -24,10 +24,12 @@ def make_app(stage: Stage) -> Celery:
     app.config_from_object("celery_reliable.presets")
     app.conf.update({"reliable_lease_ttl": 3.0, "reliable_store_url": stage.store, "task_default_queue": "drained"})
     app.conf.update({"reliable_event_hooks": (stage.hook,), **stage.conf})
-    app.stage = stage  # type: ignore[attr-defined]  # for the tasks
+    app.stage = stage  # for the tasks
     for body in (gated, watching, saving, sleeping, stubborn, stuck_in_c, holding_the_gil):
         app.task(base=ReliableTask, bind=True, name=body.__name__, shared=False)(body)
     app.task(base=ReliableTask, bind=True, name="limited", shared=False, rate_limit="1/h")(limited)
+    keyed = {"base": ReliableTask, "idempotency_key": "keyed:{label}"}
+    app.task(**keyed, bind=True, name="keyed", shared=False)(gated)
     app.task(bind=True, name="plain", shared=False)(plain)
     return app
 
