@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 _TICK = 0.1
 _LONGEST_READ = 0.2  # seconds that a loop without a hub waits for the broker before it looks up
 
+# eventlet (0.41) says so of a socket that broke while it was polled; Celery (5.7) would end the worker with code 1.
+_BROKEN_SOCKET = "Second simultaneous read"
+
 
 class HandOver(bootsteps.StartStopStep):
     """The consumer's part of a drain, begun anew with every connection.
@@ -221,7 +224,12 @@ class _Reading:
     def drain_events(self, timeout: float | None = None, **kwargs: Any) -> Any:
         self._look_up()
         short = _LONGEST_READ if timeout is None else min(timeout, _LONGEST_READ)
-        return self._connection.drain_events(timeout=short, **kwargs)
+        try:
+            return self._connection.drain_events(timeout=short, **kwargs)
+        except RuntimeError as exc:
+            if _BROKEN_SOCKET not in str(exc):
+                raise
+            raise ConnectionResetError(str(exc)) from exc
 
 
 def _keep_late_arrivals_near(channel: Any) -> None:
