@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_reliable.testing import servers
-from tests.integration.drains import SOON, Scene, scene_on, stage_of_drain, wait_ended
+from tests.integration.apps.jobs import QUICK
+from tests.integration.drains import APP, SOON, Scene, scene_on, stage_of_drain, wait_ended
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -64,6 +65,19 @@ def test_a_broker_that_is_gone_does_not_hold_the_exit(
         wait_ended(worker, since=began, what=f"exit, broker: {harm}", timeout=TIMEOUT)
         assert there.steps(label) == ["start", "end"]
         there.stage.wait_event("done", there.step(label, "end")["task_id"])
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_never_reached_its_broker_can_be_stopped(
+    module_redis: servers.RedisServer, workers: Workers, tmp_path: Path, pool: str
+) -> None:
+    """Long before the timeout: it holds nothing."""
+    with scene(module_redis, tmp_path, workers) as there:
+        environment = there.stage.environment()
+        environment["CR_STAGE"] = environment["CR_STAGE"].replace(there.stage.broker, "redis://127.0.0.1:1/0")
+        worker = workers.start(APP, pool=pool, env=environment, arguments=QUICK, ready=False)
+        worker.wait_log("Cannot connect", timeout=SOON)
+        assert worker.stop(timeout=SOON) == 0
 
 
 @pytest.mark.parametrize("harm", ["kill", "freeze"])

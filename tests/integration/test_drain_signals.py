@@ -97,6 +97,43 @@ def test_a_task_may_be_revoked_while_its_worker_drains(patient: Scene) -> None:
 
 
 @on_redis
+def test_a_task_may_be_revoked_without_a_drain(patient: Scene) -> None:
+    """The SIGTERM that ends the child is not heard by its parent."""
+    worker = patient.start("prefork")
+    victim = patient.step(patient.running("gated"), "start")
+
+    patient.app.control.revoke(victim["task_id"], terminate=True)
+    wait_until(lambda: victim["pid"] not in worker.children, SOON, "the revoked task's child to end")
+
+    label = patient.running("gated")  # the worker goes on consuming
+    patient.stage.open(label)
+    wait_until(lambda: "end" in patient.steps(label), SOON, "the next task to end")
+    assert patient.step(label, "end")["draining"] is False
+
+
+@on_redis
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_signal_to_a_child_alone_changes_nothing(patient: Scene, start_method: str) -> None:
+    """It ends neither its task nor, heard by the parent, the worker's work."""
+    patient.stage.conf["worker_pool_start_method"] = start_method  # type: ignore[index]  # a dict here
+    worker = patient.start("prefork")
+    label = patient.running("gated")
+    child = patient.step(label, "start")["pid"]
+    assert child in worker.children
+
+    os.kill(child, signal.SIGTERM)
+    second = patient.send("gated")
+    patient.stage.open(label)
+    patient.stage.wait_entries(second, 1)
+    assert patient.steps(label) == ["start", "end"]
+    assert patient.step(second, "start")["pid"] == child
+
+    signal_group(worker, signal.SIGTERM)
+    worker.wait_log(HANDED_BACK)
+    end(patient, worker, second)
+
+
+@on_redis
 def test_children_say_goodbye(patient: Scene) -> None:
     """``worker_process_shutdown`` fires in each child of a worker that drained."""
     worker = patient.start("prefork", concurrency=2)
@@ -185,6 +222,20 @@ def test_messages_go_back_in_their_order(patient: Scene) -> None:
 
     assert patient.queued() == [*labels, backlog]
     end(patient, worker, running)
+
+
+@on_redis
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_a_message_that_arrives_while_consuming_stops_goes_back_to_its_place(patient: Scene, pool: str) -> None:
+    """The server answers a read that was sent before the signal: not behind the backlog, and not lost."""
+    worker = patient.start(pool, concurrency=2)
+    running = patient.running("gated")
+    worker.terminate()
+    worker.wait_log(HANDED_BACK)
+    labels = [patient.send("gated", f"late-{number}-{running}") for number in range(3)]
+
+    end(patient, worker, running)
+    assert patient.queued() == labels
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

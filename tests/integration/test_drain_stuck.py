@@ -7,7 +7,7 @@ import time
 import pytest
 
 from celery_reliable.testing.processes import process_table
-from tests.integration.drains import Scene, wait_ended
+from tests.integration.drains import AFTER_TIMEOUT, TIMEOUT, Scene, wait_ended
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -66,3 +66,18 @@ def test_a_drain_without_patience_interrupts_at_once(hasty: Scene) -> None:
 
     assert hasty.steps(label) == ["start", "interrupted"]
     hasty.wait_waiting(1, "the interrupted message")
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_a_body_that_takes_the_interpreter_away_in_a_drain_ends_in_time(hasty: Scene, pool: str) -> None:
+    """No thread of Python can run: the process ends all the same, with code 1, and the lease runs out by itself."""
+    worker = hasty.start(pool)
+    label = hasty.running("taking_the_gil")
+
+    began = time.monotonic()
+    worker.terminate()
+    assert worker.wait(TIMEOUT + AFTER_TIMEOUT + 5.0) == 1
+    assert time.monotonic() - began < TIMEOUT + AFTER_TIMEOUT + 0.2
+    assert "taking_the_gil" in worker.logs().partition("Timeout (")[2]  # the stack that was in the way
+    assert hasty.steps(label) == ["start"]

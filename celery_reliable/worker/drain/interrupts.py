@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery_reliable.errors import Draining
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.bodies import Bodies, bodies_of
+from celery_reliable.worker.flags import interrupting
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -26,7 +27,7 @@ class Interrupts:
         """Take the pool and its kind: ``prefork``, ``threads``, ``gevent``, ``eventlet`` or ``solo``."""
         self._pool = pool
         self._bodies: Bodies = bodies_of(runtime_of(app))
-        self._told: dict[str, int] = {}
+        self._told: set[str] = set()
         self._ways: dict[str, Callable[[ReliableRequest], None]] = {
             "prefork": self._child,
             "threads": self._thread,
@@ -44,14 +45,14 @@ class Interrupts:
     def _once(self, request: ReliableRequest) -> bool:
         if request.token not in self._bodies or request.token in self._told:
             return False
-        self._told[request.token] = 1
+        self._told.add(request.token)
         return True
 
     def _child(self, request: ReliableRequest) -> None:
         """Signal once: the child raises if its body runs, and the body does not begin if it has not."""
-        if not request.worker_pid or self._told.get(request.token, 0) >= 1:
+        if not request.worker_pid or request.token in self._told:
             return
-        self._told[request.token] = 1
+        self._told.add(request.token)
         with suppress(ProcessLookupError, PermissionError):
             os.kill(request.worker_pid, signal.SIGUSR1)
 
@@ -80,8 +81,6 @@ class Interrupts:
 
 def take_interrupts(app: Celery) -> None:
     """Let SIGUSR1 raise `Draining` in the main thread while a body runs there; else it means what it meant before."""
-    from celery_reliable.worker.flags import interrupting  # noqa: PLC0415
-
     previous, bodies = signal.getsignal(signal.SIGUSR1), bodies_of(runtime_of(app))
 
     def handler(signum: int, frame: Any) -> None:

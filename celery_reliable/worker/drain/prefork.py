@@ -47,13 +47,10 @@ def _pool_with(base: Any, *, worker: type, flags: Flags) -> Any:
     class Pool(base):
         Worker = worker
 
-        def WorkerProcess(self, worker: Any) -> Any:  # noqa: N802  # billiard's name
-            return _allowing(super().WorkerProcess(worker), flags=flags)
-
         def _create_worker_process(self, i: int) -> Any:
             process = super()._create_worker_process(i)
             flags.forbid_termination(process.pid)
-            return process
+            return _allowing(process, flags=flags)
 
         def terminate_job(self, pid: int, sig: int | None = None) -> None:
             flags.allow_termination(pid)

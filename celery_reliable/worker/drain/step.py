@@ -136,12 +136,15 @@ class Drain(bootsteps.StartStopStep):
             time.sleep(_EACH)
 
     def _hand_back(self) -> None:
+        """Hand back what has not begun. Never raises: on solo this may run in the middle of a body."""
         if self.handover is None:
             return
         try:
             self.handover.hand_back()
         except self.handover.consumer.connection_errors as exc:
             logger.warning("drain: broker away, it keeps what this worker held: %r", exc)
+        except Exception:  # whatever it is: the drain goes on, and its end gives back the rest
+            logger.exception("drain: hand-over failed")
 
     def _is_handed_back(self, message: Any) -> bool:
         return self.handover is not None and self.handover.is_handed_back(message)

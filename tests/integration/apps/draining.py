@@ -25,7 +25,7 @@ def make_app(stage: Stage) -> Celery:
     app.conf.update({"reliable_lease_ttl": 3.0, "reliable_store_url": stage.store, "task_default_queue": "drained"})
     app.conf.update({"reliable_event_hooks": (stage.hook,), **stage.conf})
     app.stage = stage  # for the tasks
-    for body in (gated, watching, saving, sleeping, stubborn, stuck_in_c, holding_the_gil):
+    for body in (gated, watching, saving, sleeping, stubborn, stuck_in_c, holding_the_gil, taking_the_gil):
         app.task(base=ReliableTask, bind=True, name=body.__name__, shared=False)(body)
     app.task(base=ReliableTask, bind=True, name="limited", shared=False, rate_limit="1/h")(limited)
     keyed = {"base": ReliableTask, "idempotency_key": "keyed:{label}"}
@@ -34,10 +34,16 @@ def make_app(stage: Stage) -> Celery:
     return app
 
 
+def stage_of(task: Any) -> Stage:
+    """Return the stage, also in a spawned child, whose app is a copy without it."""
+    found: Stage = getattr(task.app, "stage", None) or Stage.from_environment()
+    return found
+
+
 def note(task: Any, label: str, step: str, **facts: Any) -> None:
     """Write what a run has come to."""
     run = {"attempt": task.attempt, "fence": task.fence} if isinstance(task, ReliableTask) else {}
-    task.app.stage.note(label, step=step, task_id=task.request.id, **run, **facts)
+    stage_of(task).note(label, step=step, task_id=task.request.id, **run, **facts)
 
 
 @signals.worker_process_shutdown.connect(weak=False)
@@ -48,7 +54,7 @@ def _note_child_end(pid: int, **_: Any) -> None:
 def gated(self: Any, label: str) -> str:
     """Wait for the test, drain or not."""
     note(self, label, "start")
-    self.app.stage.pass_gate(label)
+    stage_of(self).pass_gate(label)
     note(self, label, "end", draining=self.draining)
     return label
 
@@ -56,7 +62,7 @@ def gated(self: Any, label: str) -> str:
 def watching(self: Any, label: str) -> None:
     """Look at the flag, and stop by itself."""
     note(self, label, "start", saved=self.checkpoint.load())
-    while not self.app.stage.is_open(label):
+    while not stage_of(self).is_open(label):
         if self.draining:
             self.checkpoint.save("seen")
             note(self, label, "seen")
@@ -69,7 +75,7 @@ def saving(self: Any, label: str) -> None:
     """Sleep in short naps until interrupted, and save a checkpoint then."""
     note(self, label, "start", saved=self.checkpoint.load())
     try:
-        while not self.app.stage.is_open(label):
+        while not stage_of(self).is_open(label):
             time.sleep(0.02)
     except Draining:
         self.checkpoint.save("interrupted")
@@ -81,7 +87,7 @@ def saving(self: Any, label: str) -> None:
 def sleeping(self: Any, label: str) -> None:
     """Sleep in one long call, the first time."""
     note(self, label, "start")
-    if not self.app.stage.is_open(label):
+    if not stage_of(self).is_open(label):
         time.sleep(STUCK)
     note(self, label, "end")
 
@@ -90,7 +96,7 @@ def stubborn(self: Any, label: str) -> None:
     """Swallow every interruption, the first time."""
     note(self, label, "start")
     until = time.monotonic() + STUCK
-    while not self.app.stage.is_open(label) and time.monotonic() < until:
+    while not stage_of(self).is_open(label) and time.monotonic() < until:
         try:
             time.sleep(0.02)
         except BaseException:  # noqa: BLE001  # what a careless body does
@@ -108,13 +114,25 @@ def holding_the_gil(self: Any, label: str) -> None:
     _stick(self, label, ctypes.PyDLL(None))
 
 
+def taking_the_gil(self: Any, label: str) -> None:
+    """Hold the interpreter's lock for ever once the worker drains."""
+    note(self, label, "start")
+    while not self.draining:
+        time.sleep(0.02)
+    _stick_for_ever(ctypes.PyDLL(None))
+
+
 def _stick(task: Any, label: str, library: Any) -> None:
     note(task, label, "start")
-    if not task.app.stage.is_open(label):
-        mutex = ctypes.create_string_buffer(64)
-        library.pthread_mutex_lock(mutex)
-        library.pthread_mutex_lock(mutex)  # a deadlock: no signal ends it, and it costs no processor
+    if not stage_of(task).is_open(label):
+        _stick_for_ever(library)
     note(task, label, "end")
+
+
+def _stick_for_ever(library: Any) -> None:
+    mutex = ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)  # a deadlock: no signal ends it, and it costs no processor
 
 
 def limited(self: Any, label: str) -> None:
@@ -125,7 +143,7 @@ def limited(self: Any, label: str) -> None:
 def plain(self: Any, label: str) -> None:
     """Be no task of ours."""
     note(self, label, "start")
-    self.app.stage.pass_gate(label)
+    stage_of(self).pass_gate(label)
     note(self, label, "end")
 
 
