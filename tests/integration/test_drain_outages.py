@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,28 +34,30 @@ def private_rabbitmq() -> Iterator[servers.Server]:
         yield server
 
 
-@contextlib.contextmanager
-def scene(redis: servers.RedisServer, directory: Path, workers: Workers, **urls: Any) -> Iterator[Scene]:
-    """Workers of which one server is the test's own."""
-    broker = urls.pop("broker", f"{redis.url.removesuffix('/0')}/0")
-    stage = stage_of_drain(redis, directory, broker=broker, timeout=TIMEOUT)
-    stage.conf.update(urls)  # type: ignore[attr-defined]  # a dict here
-    with scene_on(stage, workers) as made:
-        yield made
+Build = Callable[..., "AbstractContextManager[Scene]"]
+
+
+@pytest.fixture
+def scene(module_redis: servers.RedisServer, tmp_path: Path, workers: Workers) -> Build:
+    """Make a scene of which one server is the test's own, given as ``broker=`` or as a setting."""
+
+    @contextlib.contextmanager
+    def build(*, broker: str = f"{module_redis.url.removesuffix('/0')}/0", **settings: str) -> Iterator[Scene]:
+        stage = stage_of_drain(module_redis, tmp_path, broker=broker, timeout=TIMEOUT)
+        stage.conf.update(settings)  # type: ignore[attr-defined]  # a dict here
+        with scene_on(stage, workers) as made:
+            yield made
+
+    return build
 
 
 @pytest.mark.parametrize("harm", ["kill", "freeze"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_broker_that_is_gone_does_not_hold_the_exit(
-    module_redis: servers.RedisServer,
-    private_redis: servers.RedisServer,
-    workers: Workers,
-    tmp_path: Path,
-    pool: str,
-    harm: str,
+    scene: Build, private_redis: servers.RedisServer, pool: str, harm: str
 ) -> None:
     """Gone while the last task runs: it ends, its outcome is stored, and the worker ends with code 0 in time."""
-    with scene(module_redis, tmp_path, workers, broker=private_redis.url) as there:
+    with scene(broker=private_redis.url) as there:
         worker = there.start(pool)
         label = there.running("gated")
         began = time.monotonic()
@@ -68,11 +72,9 @@ def test_a_broker_that_is_gone_does_not_hold_the_exit(
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_never_reached_its_broker_can_be_stopped(
-    module_redis: servers.RedisServer, workers: Workers, tmp_path: Path, pool: str
-) -> None:
+def test_a_worker_that_never_reached_its_broker_can_be_stopped(scene: Build, workers: Workers, pool: str) -> None:
     """Long before the timeout: it holds nothing."""
-    with scene(module_redis, tmp_path, workers) as there:
+    with scene() as there:
         environment = there.stage.environment()
         environment["CR_STAGE"] = environment["CR_STAGE"].replace(there.stage.broker, "redis://127.0.0.1:1/0")
         worker = workers.start(APP, pool=pool, env=environment, arguments=QUICK, ready=False)
@@ -83,15 +85,10 @@ def test_a_worker_that_never_reached_its_broker_can_be_stopped(
 @pytest.mark.parametrize("harm", ["kill", "freeze"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_broker_that_is_gone_before_the_signal_does_not_hold_the_exit(
-    module_redis: servers.RedisServer,
-    private_redis: servers.RedisServer,
-    workers: Workers,
-    tmp_path: Path,
-    pool: str,
-    harm: str,
+    scene: Build, private_redis: servers.RedisServer, pool: str, harm: str
 ) -> None:
     """Nothing can be handed back; the running body is interrupted all the same."""
-    with scene(module_redis, tmp_path, workers, broker=private_redis.url) as there:
+    with scene(broker=private_redis.url) as there:
         worker = there.start(pool)
         label = there.running("saving")
         getattr(private_redis, harm)()
@@ -105,15 +102,10 @@ def test_a_broker_that_is_gone_before_the_signal_does_not_hold_the_exit(
 @pytest.mark.parametrize("harm", ["kill", "freeze"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_rabbitmq_that_is_gone_does_not_hold_the_exit(
-    module_redis: servers.RedisServer,
-    private_rabbitmq: servers.Server,
-    workers: Workers,
-    tmp_path: Path,
-    pool: str,
-    harm: str,
+    scene: Build, private_rabbitmq: servers.Server, pool: str, harm: str
 ) -> None:
     """The same on the other broker."""
-    with scene(module_redis, tmp_path, workers, broker=private_rabbitmq.url) as there:
+    with scene(broker=private_rabbitmq.url) as there:
         worker = there.start(pool)
         label = there.running("gated")
         began = time.monotonic()
@@ -128,17 +120,12 @@ def test_rabbitmq_that_is_gone_does_not_hold_the_exit(
 @pytest.mark.parametrize("harm", ["kill", "freeze"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_store_that_is_gone_does_not_hold_the_exit(
-    module_redis: servers.RedisServer,
-    private_redis: servers.RedisServer,
-    workers: Workers,
-    tmp_path: Path,
-    pool: str,
-    harm: str,
+    scene: Build, private_redis: servers.RedisServer, pool: str, harm: str
 ) -> None:
     """The message is back with the broker; when the store is back, the job runs again and ends."""
-    with scene(module_redis, tmp_path, workers, reliable_store_url=private_redis.url) as there:
+    with scene(reliable_store_url=private_redis.url) as there:
         worker = there.start(pool)
-        label = there.running("saving")
+        there.running("saving")
         getattr(private_redis, harm)()
 
         began = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -167,3 +169,44 @@ class TestBodies:
         """It would not be interrupted any more."""
         with pytest.raises(Draining), Bodies().inside("a"):
             pytest.fail("the body began")
+
+
+LISTEN = """
+import os, signal, sys, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+def hear():
+    print("heard", flush=True)
+
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=hear, look=lambda: None)
+signal.signal(signal.SIGTERM, lambda *_: None)
+watchdog.start()
+ready, say = os.pipe()
+child = os.fork()
+if not child:
+    os.write(say, b"!")
+    time.sleep(60)
+os.read(ready, 1)
+if sys.argv[1] == "child":
+    os.kill(child, signal.SIGTERM)
+    time.sleep(0.3)  # the byte is written by the child: nothing here tells that it was not
+    print("silence", flush=True)
+os.kill(child, signal.SIGKILL)
+if sys.argv[1] == "self":
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+os._exit(0)
+"""
+
+
+class TestWatchdog:
+    """What hears a signal although the main thread may not."""
+
+    @pytest.mark.parametrize(("target", "first"), [("self", "heard"), ("child", "silence")])
+    def test_hears_its_own_process_and_no_child(self, target: str, first: str) -> None:
+        """A forked child has the same descriptors."""
+        command = [sys.executable, "-c", LISTEN, target]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == first
+            process.kill()

@@ -124,7 +124,7 @@ class HandOver(bootsteps.StartStopStep):
             return
         self.done = True
         self._cancel_consumer()
-        requests = {id(request.message): request for request in _known_requests(self.consumer)}
+        requests = {id(request.message): request for request in _known_requests()}
         self._forget_waiting()
         for message in reversed(self.held()):
             request = requests.get(id(message))
@@ -249,13 +249,11 @@ def _keep_late_arrivals_near(channel: Any) -> None:
     transport._reject_inbound_message = give_back  # noqa: SLF001
 
 
-def _known_requests(consumer: Any) -> Iterator[Any]:
+def _known_requests() -> Iterator[Any]:
+    """Return requests that run, wait for a slot or wait for their time. Those that wait for their rate are in no set."""
     yield from list(state.requests.values())
     for known in (state.reserved_requests, state.active_requests, state.scheduled_requests):
         yield from list(known)
-    for bucket in list(consumer.task_buckets.values()):
-        if bucket is not None:
-            yield from [request for request, _ in list(bucket.contents)]
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -69,7 +69,10 @@ class Watchdog:
 
 
 def _children_do_not_ring(watchdog: Watchdog) -> None:
-    """Deafen forked children: they have the parent's descriptor, so the parent would hear a SIGTERM to a child."""
+    """Deafen forked children: they have the parent's descriptor, so the parent would hear a SIGTERM to a child.
+
+    From Python 3.12 on asyncio does it too, where it is imported.
+    """
     reference = weakref.ref(watchdog)
 
     def in_child() -> None:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from celery import Celery, signals
+from celery.exceptions import Reject
 
 from celery_reliable import Draining, ReliableTask
 from tests.integration.apps.stage import Stage
@@ -25,7 +26,7 @@ def make_app(stage: Stage) -> Celery:
     app.conf.update({"reliable_lease_ttl": 3.0, "reliable_store_url": stage.store, "task_default_queue": "drained"})
     app.conf.update({"reliable_event_hooks": (stage.hook,), **stage.conf})
     app.stage = stage  # for the tasks
-    for body in (gated, watching, saving, sleeping, stubborn, stuck_in_c, holding_the_gil, taking_the_gil):
+    for body in (gated, watching, saving, sleeping, stubborn, stuck_in_c, holding_the_gil, taking_the_gil, rejecting):
         app.task(base=ReliableTask, bind=True, name=body.__name__, shared=False)(body)
     app.task(base=ReliableTask, bind=True, name="limited", shared=False, rate_limit="1/h")(limited)
     keyed = {"base": ReliableTask, "idempotency_key": "keyed:{label}"}
@@ -138,6 +139,14 @@ def _stick_for_ever(library: Any) -> None:
 def limited(self: Any, label: str) -> None:
     """Wait for the rate limit."""
     note(self, label, "end")
+
+
+def rejecting(self: Any, label: str) -> None:
+    """Ask Celery's way to be run again soon."""
+    note(self, label, "start")
+    stage_of(self).pass_gate(label)
+    note(self, label, "rejected")
+    raise Reject("again", requeue=True)
 
 
 def plain(self: Any, label: str) -> None:
