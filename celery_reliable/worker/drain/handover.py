@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TICK = 0.1
+_SLICE = 0.2  # seconds of giving back at a time
 _LONGEST_READ = 0.2  # seconds that a loop without a hub waits for the broker before it looks up
 
 # eventlet (0.41) says so of a socket that broke while it was polled; Celery (5.7) would end the worker with code 1.
@@ -42,6 +46,7 @@ class HandOver(bootsteps.StartStopStep):
         self._held: dict[int, Any] = {}
         self._prune_above = 64
         self._handed_back: set[int] = set()
+        self._to_return: deque[Any] = deque()
         self._green = bool(getattr(parent.pool, "is_green", False))
         self._drain: Drain = parent.controller.reliable_drain
         self._drain.handover = self
@@ -63,6 +68,7 @@ class HandOver(bootsteps.StartStopStep):
         """Begin with no message: what the last connection held is the broker's again."""
         self._held.clear()
         self._handed_back.clear()
+        self._to_return.clear()
         self.done, self.connected = False, True
         if self._drain.course.began is not None:
             parent.task_consumer.consume = _nothing
@@ -73,6 +79,7 @@ class HandOver(bootsteps.StartStopStep):
         """Forget what the connection held that is gone, or about to go."""
         self.connected = False
         self._held.clear()
+        self._to_return.clear()
 
     def register_with_event_loop(self, parent: Any, hub: Any) -> None:
         """Tick on the hub. Celery asks with each new connection, and cancels the timers of the last one."""
@@ -118,20 +125,37 @@ class HandOver(bootsteps.StartStopStep):
     def hand_back(self) -> None:
         """Stop consuming, then give back every message whose task has not begun, the newest first.
 
-        Each goes to the end from which the queue is read, so the oldest is read first again.
+        Each goes to the end from which the queue is read, so the oldest is read first again. Thousands are given back
+        in slices, one a tick, so that acks and heartbeats go on: first what could run now, then what waits for its time.
         """
-        if self.done or not self.connected:
+        if not self.connected:
             return
-        self.done = True
-        self._cancel_consumer()
+        if not self.done:
+            self.done = True
+            self._cancel_consumer()
+            self._to_return.extend(self._take_all())
+        elif not self._to_return:
+            return
+        self._return_some()
+        if not self._to_return:
+            logger.info("drain: messages handed back", extra={"reliable_count": len(self._handed_back)})
+
+    def _take_all(self) -> list[Any]:
         requests = {id(request.message): request for request in _known_requests()}
         self._forget_waiting()
+        taken: tuple[list[Any], list[Any]] = [], []
         for message in reversed(self.held()):
             request = requests.get(id(message))
             if self._take(message, request):
+                taken[request in state.scheduled_requests].append(message)
                 self._forget(request)
-                self._return(message)
-        logger.info("drain: messages handed back", extra={"reliable_count": len(self._handed_back)})
+        return taken[0] + taken[1]
+
+    def _return_some(self) -> None:
+        """Return a slice; on solo everything, because there the next tick may come after a long body only."""
+        until = time.monotonic() + (math.inf if self._drain.kind == "solo" else _SLICE)
+        while self._to_return and time.monotonic() < until:
+            self._return(self._to_return.popleft())
 
     def _take(self, message: Any, request: Any) -> bool:
         """Decide, against the pool's own decision to begin, that a task does not begin."""
