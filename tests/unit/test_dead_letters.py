@@ -335,9 +335,10 @@ class TestFingerprint:
 
     def test_other_function_type_or_cause_is_another_group(self, tmp_path: Path) -> None:
         """The path through the code, the type, and the cause behind it count."""
-        plain = _failure(_module(tmp_path / "a").outer, "x")
-        renamed = _failure(_module(tmp_path / "a", name="other").outer, "x")
-        uncaused = _failure(_module(tmp_path / "a", cause="from None").outer, "x")
+        # Each in a folder of its own: Python may take the cached bytecode of a file that was rewritten within a second.
+        plain = _failure(_module(tmp_path / "1" / "a").outer, "x")
+        renamed = _failure(_module(tmp_path / "2" / "a", name="other").outer, "x")
+        uncaused = _failure(_module(tmp_path / "3" / "a", cause="from None").outer, "x")
         assert len({fingerprint_of(exc) for exc in (plain, renamed, uncaused, ValueError("x"))}) == 4
 
     def test_celery_s_own_frames_do_not_count(self) -> None:
