@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from celery.exceptions import TaskRevokedError
 
 from celery_reliable import Permanent
 from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client, letter
@@ -94,17 +95,30 @@ def test_a_task_killed_by_its_hard_time_limit_is_buried_as_such(app: Celery, sta
     assert len(stage.entries(f"failure:{label}")) <= 1
 
 
-def test_a_task_whose_process_is_told_to_end_runs_again(app: Celery, stage: Stage, label: str) -> None:
-    """SIGTERM to a pool child, as a supervisor sends it to a whole group: the SystemExit is not the task's outcome."""
+def test_a_signal_that_the_worker_did_not_send_ends_no_task(app: Celery, stage: Stage, label: str) -> None:
+    """SIGTERM to a pool child, as a supervisor sends it to a whole group: the task goes on."""
     result = app.tasks["held"].apply_async((label, label, "done"), task_id=label)
     (first,) = stage.wait_entries(label, 1)
     os.kill(first["pid"], signal.SIGTERM)
-    stage.wait_entries(label, 2)
     stage.open(label)
 
     assert result.get(timeout=DEADLINE) == "done"
-    assert [entry["step"] for entry in stage.entries(label)] == ["start", "start", "end"]
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
     assert stage.events("buried", label) == []
+
+
+def test_a_terminated_task_is_revoked_and_no_letter(app: Celery, stage: Stage, label: str) -> None:
+    """``revoke(terminate=True)`` ends the process by SystemExit in the body: that is not the task's failure."""
+    result = app.tasks["held"].apply_async((label, f"{label}:never"), task_id=label)
+    stage.wait_entries(label, 1)
+    app.control.revoke(label, terminate=True)
+
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=DEADLINE)
+    assert app.tasks["add"].delay(1, f"{label}:next").get(timeout=DEADLINE) == 2
+    stage.wait_no_message()
+    assert [entry["step"] for entry in stage.entries(label)] == ["start"]
+    assert [stage.events("buried", label), stage.events("retried", label)] == [[], []]
 
 
 def test_a_task_of_a_lost_machine_runs_elsewhere(
