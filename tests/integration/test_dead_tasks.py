@@ -95,15 +95,16 @@ def test_a_task_killed_by_its_hard_time_limit_is_buried_as_such(app: Celery, sta
     assert len(stage.entries(f"failure:{label}")) <= 1
 
 
-def test_a_signal_that_the_worker_did_not_send_ends_no_task(app: Celery, stage: Stage, label: str) -> None:
-    """SIGTERM to a pool child, as a supervisor sends it to a whole group: the task goes on."""
+def test_a_task_whose_process_is_told_to_end_runs_again(app: Celery, stage: Stage, label: str) -> None:
+    """SIGTERM to a pool child, as a supervisor sends it to a whole group: the SystemExit is not the task's outcome."""
     result = app.tasks["held"].apply_async((label, label, "done"), task_id=label)
     (first,) = stage.wait_entries(label, 1)
     os.kill(first["pid"], signal.SIGTERM)
+    stage.wait_entries(label, 2)
     stage.open(label)
 
     assert result.get(timeout=DEADLINE) == "done"
-    assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "start", "end"]
     assert stage.events("buried", label) == []
 
 

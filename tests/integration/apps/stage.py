@@ -170,7 +170,10 @@ class Stage:
 
     def _lines(self, file: str) -> list[Entry]:
         path = self.directory / file
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if not path.exists():
+            return []
+        whole, _, _ = path.read_text().rpartition("\n")  # a reader may see a line that is still being written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def _plan(self, moment: str, name: str) -> Path:
         return self._path("plans", f"{quote(moment, safe='')}-{quote(name, safe='')}.plan")
