@@ -37,6 +37,7 @@ from celery_reliable.stores.base import (
     Store,
     SubmitAnswer,
 )
+from celery_reliable.stores.notes import Note, Write, every
 
 LONG = 60.0  # seconds: outlives every test
 APPLES, PEARS = "aaaaaaaa", "pppppppp"  # fingerprints
@@ -1778,5 +1779,85 @@ class Recovering:
         assert self.lead(harness, "one") == "yes"
 
 
-class StoreContract(Submitting, Claiming, HoldingLeases, Settling, Saving, DeadLetters, Serving, Recovering):
+class KeepingNotes:
+    """Small records that a fleet shares."""
+
+    def write(self, harness: StoreUnderTest, name: str, value: bytes | None, **changes: Any) -> int | None:
+        """Write one note to the shelf ``tools``."""
+        (version,) = harness.store.notes.write("tools", [Write(name=name, value=value, **{"ttl": LONG, **changes})])
+        return version
+
+    def written(self, harness: StoreUnderTest, name: str, value: bytes | None, **changes: Any) -> int:
+        """Write one note, which must be done."""
+        return expect(int, self.write(harness, name, value, **changes))
+
+    def test_note_is_read_as_it_was_written(self, harness: StoreUnderTest) -> None:
+        """Any bytes; names that are not there are left out."""
+        version = self.written(harness, "saw", b"\x00|\xff\n|")
+        assert harness.store.notes.read("tools", ["saw", "axe"]) == {"saw": Note("saw", b"\x00|\xff\n|", version)}
+        assert harness.store.notes.read("toys", ["saw"]) == {}
+        assert harness.store.notes.read("tools", []) == {}
+
+    def test_note_changes_only_from_the_expected_version(self, harness: StoreUnderTest) -> None:
+        """Compare and set: 0 is nothing, None anything."""
+        first = self.written(harness, "saw", b"1", expected=0)
+        assert self.write(harness, "saw", b"2", expected=0) is None
+        second = self.written(harness, "saw", b"2", expected=first)
+        assert self.write(harness, "saw", None, expected=first) is None
+        assert self.written(harness, "saw", b"3") > second > first
+        assert harness.store.notes.read("tools", ["saw"])["saw"].value == b"3"
+
+    def test_version_grows_beyond_a_removed_note(self, harness: StoreUnderTest) -> None:
+        """So that who still holds the old version cannot take the new note for it."""
+        first = self.written(harness, "saw", b"1")
+        gone = self.written(harness, "saw", None, expected=first)
+        assert harness.store.notes.read("tools", ["saw"]) == {}
+        assert self.written(harness, "saw", b"1", expected=0) > gone > first
+
+    def test_note_ends_with_its_time(self, harness: StoreUnderTest) -> None:
+        """And then nothing is there; one that is written again lives on."""
+        for name in ("saw", "axe"):
+            self.written(harness, name, b"", ttl=harness.tick)
+        self.written(harness, "axe", b"longer")
+        harness.elapse(1.5 * harness.tick)
+        assert set(harness.store.notes.read("tools", ["saw", "axe"])) == {"axe"}
+        assert set(every(harness.store.notes, "tools")) == {"axe"}
+        assert self.write(harness, "saw", b"again", expected=0)
+
+    def test_ten_writers_of_one_version_are_one(self, harness: StoreUnderTest) -> None:
+        """Atomic."""
+        first = self.written(harness, "saw", b"")
+        answers = together(10, lambda number: self.write(harness, "saw", b"%d" % number, expected=first))
+        assert len([answer for answer in answers if answer]) == 1
+
+    def test_writes_of_one_call_are_judged_apart_and_in_order(self, harness: StoreUnderTest) -> None:
+        """One that does not hold stops none."""
+        writes = [
+            Write(name="saw", value=b"1", ttl=LONG, expected=0),
+            Write(name="saw", value=b"2", ttl=LONG, expected=0),
+            Write(name="axe", value=b"3", ttl=LONG),
+        ]
+        answers = harness.store.notes.write("tools", writes)
+        assert [answer is None for answer in answers] == [False, True, False]
+        assert {name: note.value for name, note in every(harness.store.notes, "tools").items()} == {
+            "saw": b"1",
+            "axe": b"3",
+        }
+
+    def test_many_notes_are_written_read_and_paged(self, harness: StoreUnderTest) -> None:
+        """More than one round trip takes; all of them, and no more than about a page at a time."""
+        names = [f"tool {number}" for number in range(2500)]
+        answers = harness.store.notes.write(
+            "tools", [Write(name=name, value=name.encode(), ttl=LONG) for name in names]
+        )
+        assert len({answer for answer in answers if answer}) == len(names)
+        found = harness.store.notes.read("tools", [*names, "none"])
+        assert {name: note.value for name, note in found.items()} == {name: name.encode() for name in names}
+        assert every(harness.store.notes, "tools") == found
+        assert len(harness.store.notes.page("tools", limit=100).notes) < 1000
+
+
+class StoreContract(
+    Submitting, Claiming, HoldingLeases, Settling, Saving, DeadLetters, Serving, Recovering, KeepingNotes
+):
     """All of it."""

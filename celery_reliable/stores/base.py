@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from celery_reliable.stores.notes import Notes
+
 Kind = Literal["own", "given", "derived", "slot", "declared"]
 """Where a key comes from; it decides the life of the marker and where the record lies.
 
@@ -216,6 +218,11 @@ SettleAnswer = Settled | Stale
 
 class Store(Protocol):
     """What the rest of celery_reliable needs from a back end. One contract suite pins all of it for every back end."""
+
+    @property
+    def notes(self) -> Notes:
+        """Small records that the fleet shares."""
+        ...
 
     # --- submit
 

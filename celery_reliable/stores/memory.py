@@ -40,6 +40,7 @@ from celery_reliable.stores.base import (
     Stale,
     SubmitAnswer,
 )
+from celery_reliable.stores.notes import MemoryNotes
 
 _TOMBSTONE_TTL = 86400.0  # seconds: withdraw names no ttl; no copy of an unclaimed message is expected after a day
 _REPUBLISH_AFTER = 600.0  # seconds without a publish, doubling, after which a job without ledger entry is sent again
@@ -218,6 +219,7 @@ class MemoryStore:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         """Begin empty."""
+        self.notes = MemoryNotes(clock=clock)
         self._clock = clock
         self._lock = threading.RLock()
         self._records: dict[bytes, _Record] = {}

@@ -17,6 +17,7 @@ from celery_reliable.stores import base
 from celery_reliable.stores.base import Job
 from celery_reliable.stores.redis_keys import Keys, Place
 from celery_reliable.stores.redis_link import Link, link_for
+from celery_reliable.stores.redis_notes import RedisNotes
 
 _VERBS = [
     "submit",
@@ -37,6 +38,9 @@ _VERBS = [
     "discard",
     "resend",
     "lead",
+    "read_notes",
+    "write_notes",
+    "page_notes",
 ]
 _BARE = ("finish",)
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
@@ -79,6 +83,7 @@ class RedisStore:
         """Take the URL; nothing connects before the first verb. ``timeout`` (seconds) bounds each round trip."""
         self._link: Link = link_for(url, scripts=load_scripts(), timeout=timeout)
         self._keys = Keys(prefix=key_prefix, shards=self._link.shards)
+        self.notes = RedisNotes(self._link, self._keys)
         self._wait_replicas = wait_replicas
         self._timeout = timeout
         self._offset = 0

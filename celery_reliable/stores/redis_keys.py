@@ -13,6 +13,8 @@ lie in one slot.
 ``P l``, ``P lz``       dead letters and their order by time (hash, sorted set)
 ``P ls``                counts of letters (hash)
 ``P r:<role>``          who has a role in the fleet (string)
+``P n:<shelf>``         notes of a shelf: name -> version and value (hash)
+``P nx:<shelf>``        when each of them ends, in milliseconds (sorted set)
 ``P p``                 the fleet's pulse: last beat, end and begin of the grace, in milliseconds (string)
 ======================  =================================================================
 
@@ -24,6 +26,7 @@ bytes up to 32, as that of Debian does).
 from __future__ import annotations
 
 import base64
+import zlib
 from typing import NamedTuple
 
 from celery_reliable.stores.base import Job
@@ -132,6 +135,11 @@ class Keys:
     def role(self, role: str) -> str:
         """Return the key of a role in the fleet."""
         return f"{self._prefixes[0]}r:{role}"
+
+    def shelf(self, shelf: str) -> tuple[str, str]:
+        """Return the keys of a shelf's notes and of the order in which they end."""
+        prefix = self._prefixes[zlib.crc32(shelf.encode()) % self._shards]
+        return f"{prefix}n:{shelf}", f"{prefix}nx:{shelf}"
 
     def pulse(self, shard: int) -> str:
         """Return the key of a shard's pulse."""

@@ -137,3 +137,15 @@ local function keep_letter(letters, order, stats, id, body, ttl, max, us)
   end
   return #old
 end
+
+-- The field of a shelf in which the highest version given out lies; no note is named so.
+local LAST_VERSION = ''
+
+-- Answers version and value of a note; 0 and '' when there is none or its time is over.
+local function note(shelf, ends, name, ms)
+  local raw = redis.call('HGET', shelf, name)
+  local till = raw and redis.call('ZSCORE', ends, name)
+  if not till or tonumber(till) <= ms then return 0, '' end
+  local bar = string.find(raw, '|', 1, true)
+  return tonumber(string.sub(raw, 1, bar - 1)), string.sub(raw, bar + 1)
+end
