@@ -47,7 +47,7 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
 
 def canonical(value: object) -> str:
     """Return one text for equal arguments, the same before and after JSON. Raises TypeError for what JSON cannot carry."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain, ensure_ascii=False)
+    return _encoder.encode(value)
 
 
 def _plain(value: object) -> object:
@@ -63,6 +63,9 @@ def _plain(value: object) -> object:
         return str(value)
     msg = f"a {type(value).__qualname__} has no canonical form; give the task a callable idempotency_key"
     raise TypeError(msg)
+
+
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain, ensure_ascii=False)
 
 
 def fingerprint(task: str, arguments: Mapping[str, Any], *, only: Sequence[str] | None = None) -> str:

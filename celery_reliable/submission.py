@@ -125,7 +125,7 @@ def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> Non
 def identify(call: Call, *, runtime: Runtime) -> Identity:
     """Say which job a call is (see `keys`)."""
     task, parent = call.task, keys.current_parent()
-    arguments = _arguments(call) if call.declared or task.has_key_rule or parent else None
+    arguments = _arguments(call, needed=bool(call.declared or task.has_key_rule or parent))
     task_id = call.task_id or (parent and _child_id(call, parent, arguments)) or str(uuid.uuid4())
     keys.checked_id(task_id, task=task.name)
     nesting = int(call.options.get("replaced_task_nesting") or 0)
@@ -145,9 +145,14 @@ def identify(call: Call, *, runtime: Runtime) -> Identity:
     return Identity(Job(keys.own_key(task_id, nesting), kind, stamp), task_id, "", 1, nesting)
 
 
-def _arguments(call: Call) -> dict[str, Any]:
-    args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
-    return keys.bind(call.task.signature_of_run, args, kwargs)
+def _arguments(call: Call, *, needed: bool) -> dict[str, Any] | None:
+    """Bind the arguments if they are needed; refuse those that do not fit, as Celery does, before anything is stored."""
+    if needed:
+        args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
+        return keys.bind(call.task.signature_of_run, args, kwargs)
+    if call.task.typing:
+        call.task.signature_of_run.bind(*call.args, **call.kwargs)
+    return None
 
 
 def _child_id(call: Call, parent: keys.Parent, arguments: dict[str, Any] | None) -> str | None:
@@ -162,7 +167,9 @@ def _wall_clock() -> int:
 
 
 def _in_life(identity: Identity, life: int) -> Identity:
-    return identity if identity.life == life else replace(identity, life=life)
+    if identity.life == life:
+        return identity
+    return Identity(identity.job, identity.task_id, identity.fingerprint, life, identity.nesting)
 
 
 def _facts(call: Call, identity: Identity) -> dict[str, Any]:

@@ -114,7 +114,6 @@ class ReliableTask(Task):
         options.update(zip(("producer", "link", "link_error", "shadow"), more, strict=False))
         if self.app.conf.task_always_eager or self._is_sent_again(task_id, options):
             return super().apply_async(args, kwargs, task_id, **options)
-        self._check_arguments(args, kwargs)
         return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options))
 
     def _is_sent_again(self, task_id: str | None, options: Mapping[str, Any]) -> bool:
@@ -122,10 +121,6 @@ class ReliableTask(Task):
         header = (options.get("headers") or {}).get(keys.HEADER)
         nesting = int(options.get("replaced_task_nesting") or 0)
         return task_id is not None and keys.identity_of(header, task_id=task_id, nesting=nesting) is not None
-
-    def _check_arguments(self, args: Any, kwargs: Any) -> None:
-        if self.typing:
-            self.signature_of_run.bind(*(args or ()), **(kwargs or {}))
 
     def declared_key(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]) -> str | None:
         """Return the key that the task's rule gives for a call, None without a rule."""

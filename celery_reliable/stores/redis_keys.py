@@ -56,7 +56,7 @@ class Place(NamedTuple):
     @property
     def alone(self) -> str:
         """The key of a record in a string of its own."""
-        return f"{self.prefix}j:{self.digest}"
+        return f"{self.prefix}j:{self.digest}" if self.field or not self.record else self.record
 
     @property
     def ledger(self) -> str:
