@@ -22,6 +22,7 @@ class Event:
 
 
 _JOB = ("task", "task_id", "key")
+_LETTER = ("reason", "error", "letter_id", "attempts", "deliveries", "fingerprint")
 
 EVENTS: dict[str, Event] = {
     # submit
@@ -44,7 +45,8 @@ EVENTS: dict[str, Event] = {
     "retried": Event(logging.INFO, "attempt failed, retry scheduled", (*_JOB, "attempt", "delay", "rule", "error")),
     "snoozed": Event(logging.INFO, "snoozed, no attempt spent", (*_JOB, "delay")),
     "interrupted": Event(logging.WARNING, "run interrupted, message given back", _JOB),
-    "buried": Event(logging.ERROR, "dead-lettered", (*_JOB, "reason", "error", "letter_id")),
+    "buried": Event(logging.ERROR, "dead-lettered", (*_JOB, *_LETTER)),
+    "reported_again": Event(logging.INFO, "dead already, its failure is reported once more", (*_JOB, *_LETTER)),
     "stale": Event(logging.ERROR, "another claim took over, this outcome was refused", (*_JOB, "fence", "verb")),
     "lost_writes": Event(logging.ERROR, "the store lost writes, outcome accepted by its higher fence", _JOB),
     "publish_failed": Event(logging.WARNING, "publish failed, message waits", (*_JOB, "what", "wait")),

@@ -19,17 +19,18 @@ from celery_reliable.dead_letters.record import (
 from celery_reliable.payloads import Envelope
 
 _FORGOTTEN: Final = frozenset({"countdown", "eta", "expires", "retries"})
+_TRACE: Final = frozenset({"sentry-trace", "baggage", "traceparent", "tracestate", "sentry-task-enqueued-time"})
 
 
 def outgoing(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: str) -> Envelope:
     """Return the call under its new id and life, due at once, its retries back at none.
 
     ``expires`` goes, since an expired call would never run. Link, chain, chord and group stay: what followed the call
-    then follows it now.
+    then follows it now. A replay begins a trace of its own: the old one ended with the letter.
     """
     envelope = _body_of(letter)
     options = {name: value for name, value in envelope.options.items() if name not in _FORGOTTEN}
-    headers = {**(options.get("headers") or {}), LOOPS_HEADER: letter.loops + 1}
+    headers = {**_untraced(options.get("headers") or {}), LOOPS_HEADER: letter.loops + 1}
     header = _header(letter, replay=replay, life=life, fingerprint=fingerprint)
     options["headers"] = {**headers, HEADER: header} if header else headers
     return replace(envelope, task_id=replay.new_id, options=options)
@@ -54,6 +55,14 @@ def edited(
     body = json.dumps([*parts, *rest], separators=(",", ":"))
     changed = replace(envelope, body=body, content_type=JSON, content_encoding="utf-8")
     return replace(letter, envelope=changed, original=envelope), changed
+
+
+def _untraced(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers without those of tracing tools, which write them at two levels."""
+    kept = {name: value for name, value in headers.items() if name not in _TRACE}
+    if isinstance(kept.get("headers"), dict):
+        kept["headers"] = _untraced(kept["headers"])
+    return kept
 
 
 def _body_of(letter: DeadLetter) -> Envelope:

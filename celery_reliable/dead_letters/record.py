@@ -192,6 +192,17 @@ class DeadLetter:
         named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in kwargs.items())
         return f"({', '.join([*(json.dumps(value, ensure_ascii=False) for value in args), *named])})"
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the events about this letter tell."""
+        return {
+            "reason": self.reason,
+            "error": self.error_type,
+            "letter_id": self.id,
+            "attempts": self.attempts,
+            "deliveries": self.deliveries,
+            "fingerprint": self.error_fingerprint,
+        }
+
     def to_bytes(self) -> bytes:
         """Encode as JSON text, readable in redis-cli. Never fails: what is not JSON is kept as its text."""
         return json.dumps({"v": _FORMAT, **asdict(self)}, separators=(",", ":"), default=str).encode()

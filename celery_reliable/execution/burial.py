@@ -73,6 +73,7 @@ def report_again(delivery: Delivery, raw: bytes) -> NoReturn:
     letter = DeadLetter.from_bytes(raw) if raw else None
     if letter is None:
         raise _reported(delivery, Permanent(f"{delivery.task.name}: dead; its letter was dropped"))
+    delivery.emit("reported_again", **letter.facts())
     module, _, name = letter.error_type.rpartition(".")
     told = {"exc_type": name, "exc_module": module or "builtins", "exc_message": letter.error_message}
     exc = delivery.task.backend.exception_to_python(told)
@@ -97,7 +98,7 @@ def _bury(delivery: Delivery, letter: DeadLetter) -> None:
     trimmed = delivery.check(answer, verb="bury").trimmed
     if trimmed:
         delivery.runtime.events.emit("letters_trimmed", count=trimmed)
-    delivery.emit("buried", reason=letter.reason, error=letter.error_type, letter_id=letter.id)
+    delivery.emit("buried", **letter.facts())
 
 
 def _refuse(delivery: Delivery, exc: Exception, reason: Reason) -> NoReturn:
@@ -118,7 +119,7 @@ def _refuse(delivery: Delivery, exc: Exception, reason: Reason) -> NoReturn:
     if trimmed:
         delivery.runtime.events.emit("letters_trimmed", count=trimmed)
     delivery.end_entry()
-    delivery.emit("buried", reason=reason, error=letter.error_type, letter_id=letter.id)
+    delivery.emit("buried", **letter.facts())
     raise _reported(delivery, exc)
 
 

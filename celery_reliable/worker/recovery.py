@@ -258,6 +258,8 @@ class LedgerSweep:
         bounds: dict[str, Any] = {"letter_ttl": settings.dead_letter_ttl, "letter_max": settings.dead_letter_max}
         store.keep_letter(letter.id, job=identity.job, letter=letter.to_bytes(), **bounds)
         store.settle(identity.job, task_id=envelope.task_id, state="skipped", ttl=LIVE_RECORD_TTL)
+        job = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
+        self._runtime.events.emit("buried", **job, **letter.facts())
 
 
 def _identity(envelope: Envelope) -> Identity:

@@ -455,7 +455,7 @@ class TestReplay:
     """Sending a letter back to its queue."""
 
     def test_replayed_call_is_the_call_as_it_was(self, desk: Desk) -> None:
-        """Same task, arguments, queue, headers and canvas; new id and life, nothing that would delay or expire it."""
+        """Same task, arguments, queue, headers and canvas; new id, life and trace, nothing that would delay or expire it."""
         call = envelope(
             TASK,
             "t1",
@@ -463,8 +463,10 @@ class TestReplay:
             currency="EUR",
             header={"k": "declared", "key": "order:12", "i": "t1", "s": 5, "l": 1, "f": "ff"},
         )
+        traced = {"sentry-trace": "1-2", "baggage": "a=b"}
         late = {
             **call.options,
+            "headers": {**call.options["headers"], **traced, "headers": {**traced, "tenant": "x"}},
             "eta": "2026-01-01T00:00:00Z",
             "expires": "2026-01-01T00:00:00Z",
             "countdown": 3,
@@ -475,7 +477,7 @@ class TestReplay:
         new_id = desk.letters.replay(letter_id_of("order:12", life=1), who="ann")
         [sent] = desk.broker.sent
         header = {"k": "declared", "key": "order:12", "i": new_id, "s": int(NOON * 1e6), "l": 2, "f": "ff"}
-        headers = {"trace": "abc", "reliable": header, "reliable_replays": 1}
+        headers = {"trace": "abc", "headers": {"tenant": "x"}, "reliable": header, "reliable_replays": 1}
         assert sent == Envelope(TASK, new_id, call.body, options={**call.options, "headers": headers})
         assert new_id != "t1"
 

@@ -1,0 +1,91 @@
+"""Tell Sentry of each final failure once, and of nothing else.
+
+    sentry_sdk.init(dsn=..., integrations=[CeleryIntegration()])
+    app.conf.reliable_event_hooks = ["celery_reliable.contrib.sentry:report"]
+
+Guarantee: a job that becomes a dead letter is one event, with the reason, attempts, deliveries and the letter's id, in
+the group of the letter's fingerprint. Retries, snoozes, drains and duplicates are breadcrumbs. The event's id is made
+from the letter's, so that a worker killed between letter and report, whose successor reports again, adds none.
+Limits: an event that never reaches Sentry is not sent later; the letter is the record. Needs sentry-sdk 2.
+
+Keys may name people: unless ``send_default_pii`` is on they are hashed.
+
+Importing this module silences two loggers in Sentry, the one exception to "nothing happens at import": their errors come
+before the first event and would be events of their own. That is our log, and billiard's of a dead child, whose task is
+not dead yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import sentry_sdk
+from celery import current_task
+from sentry_sdk.integrations.celery import CeleryIntegration
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.scope import should_send_default_pii
+
+from celery_reliable import events
+
+__all__ = ["report"]
+
+_DEATHS = ("buried", "reported_again")
+_LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error"}
+
+
+def report(event: str, fields: dict[str, Any]) -> None:
+    """Take one event of celery_reliable; for the setting ``reliable_event_hooks``."""
+    if event not in _DEATHS:
+        _leave_crumb(event, fields)
+    elif _will_be_captured():
+        sentry_sdk.get_isolation_scope().add_event_processor(lambda found, _hint: _described(found, fields))
+    else:
+        sentry_sdk.capture_event(_described({"level": "error", "message": _headline(fields)}, fields))
+
+
+def _will_be_captured() -> bool:
+    """Tell whether the failure passes through Sentry's own wrapper of the task, in a scope that ends with it."""
+    return bool(current_task) and sentry_sdk.get_client().get_integration(CeleryIntegration) is not None
+
+
+def _leave_crumb(event: str, fields: dict[str, Any]) -> None:
+    told = events.EVENTS[event]
+    data = {**fields, "key": _shown_key(fields["key"])} if "key" in fields else fields
+    sentry_sdk.add_breadcrumb(
+        category="celery_reliable", message=told.message, level=_LEVELS[told.level], data={"event": event, **data}
+    )
+
+
+def _described(found: Any, fields: dict[str, Any]) -> Any:  # Any: sentry-sdk's own type of an event
+    """Put the letter's facts on the event of its failure; leave transactions alone."""
+    if found.get("type") == "transaction":
+        return found
+    letter_id = fields["letter_id"]
+    found["event_id"] = hashlib.blake2b(letter_id.encode(), digest_size=16).hexdigest()
+    if fields["fingerprint"]:
+        found["fingerprint"] = ["celery_reliable", fields["fingerprint"]]
+    found.setdefault("tags", {}).update({"reliable.reason": fields["reason"], "reliable.task": fields["task"]})
+    found.setdefault("contexts", {})["dead letter"] = {
+        "id": letter_id,
+        "reason": fields["reason"],
+        "attempts": fields["attempts"],
+        "deliveries": fields["deliveries"],
+        "task_id": fields["task_id"],
+        "key": _shown_key(fields["key"]),
+        "show": f"celery -A PROJECT reliable dlq show {letter_id}",
+        "replay": f"celery -A PROJECT reliable dlq replay {letter_id}",
+    }
+    return found
+
+
+def _headline(fields: dict[str, Any]) -> str:
+    return f"{fields['task']}: {fields['error'] or fields['reason']}"
+
+
+def _shown_key(key: str) -> str:
+    return key if should_send_default_pii() else hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+for _logger in (events.logger.name, "multiprocessing"):
+    ignore_logger(_logger)
