@@ -14,7 +14,10 @@ import click
 
 from celery_reliable.wiring import connect_signals
 
-_COMMANDS: Final[Mapping[str, str]] = {"dlq": "celery_reliable.cli.dlq:dlq"}
+_COMMANDS: Final[Mapping[str, str]] = {
+    "compat": "celery_reliable.cli.compat:compat",
+    "dlq": "celery_reliable.cli.dlq:dlq",
+}
 
 
 class LazyGroup(click.Group):
@@ -35,7 +38,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup)
 def reliable() -> None:
-    """Look after reliable tasks: dead letters and what to do with them."""
+    """Look after reliable tasks: dead letters, and changes that would make more of them."""
 
 
 connect_signals()  # the plug-in is one of the doors of `celery_reliable.wiring`: being imported is all it can do

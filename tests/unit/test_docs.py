@@ -62,10 +62,12 @@ def examples(page: Path, language: str) -> list[str]:
 
 
 def command_lines() -> Iterator[list[str]]:
-    """Iterate over the shell commands on all pages, as words."""
+    """Iterate over the shell commands on all pages, as words; comments and redirections are the shell's."""
     for page in PAGES:
         for block in examples(page, "sh"):
-            yield from (shlex.split(line) for line in block.splitlines())
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                yield words[: words.index(">")] if ">" in words else words
 
 
 # --- the reference is complete
