@@ -39,14 +39,14 @@ def snapshot(ctx: click.Context, /) -> None:
 
 
 @compat.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
 @click.pass_context
 def check(ctx: click.Context, /, *, file: Path, as_json: bool) -> None:
     """Compare the code with a snapshot; exit code 1 when messages on their way would break."""
     try:
         before = rules.read_snapshot(file.read_text(), name=str(file))
-    except ConfigurationError as exc:
+    except (ConfigurationError, OSError) as exc:
         raise click.ClickException(str(exc)) from exc
     changes = rules.compare(before, signatures_of(ctx.obj.app))
     if as_json:
