@@ -16,6 +16,7 @@
     ├── Permanent                  raised by a task: trying again cannot help
     └── Snooze                     raised by a task: try later, no attempt spent
     Draining (BaseException)       raised inside a task when its worker must stop now
+    ProcessKilled (BaseException)  raised by the test kit where a worker would be killed
 
 Every one survives pickling with its fields, and can be rebuilt from ``args`` alone, as Celery's result backends do.
 """
@@ -131,4 +132,11 @@ class Draining(BaseException):
 
     A ``BaseException`` on purpose: ``except Exception`` and ``autoretry_for=(Exception,)`` must not swallow it.
     Save a checkpoint and let it pass; the message goes back to its queue and no attempt is spent.
+    """
+
+
+class ProcessKilled(BaseException):
+    """Raised by `celery_reliable.testing` at a point where a worker is killed: nothing after it happens.
+
+    Unlike at a real SIGKILL, ``finally`` blocks run; what a database would roll back is rolled back.
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -57,6 +59,19 @@ def forget_runtime(app: Celery) -> None:
     runtime: Runtime | None = app.__dict__.pop(_ATTRIBUTE, None)
     if runtime is not None:
         runtime.store.close()
+
+
+@contextmanager
+def replaced_runtime(app: Celery, *, store: Store, events: Events) -> Iterator[Runtime]:
+    """Give an app another store and other events for a block of code, as tests do; its settings stay."""
+    before = app.__dict__.get(_ATTRIBUTE)
+    app.__dict__[_ATTRIBUTE] = Runtime(app, Settings.from_conf(app.conf), store, events)
+    try:
+        yield app.__dict__[_ATTRIBUTE]
+    finally:
+        app.__dict__[_ATTRIBUTE] = before
+        if before is None:
+            del app.__dict__[_ATTRIBUTE]
 
 
 def _made(app: Celery) -> Runtime:

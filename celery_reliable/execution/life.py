@@ -10,7 +10,7 @@ from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
 from celery_reliable import internals, keys
-from celery_reliable.errors import LeaseLost, Permanent, StoreError
+from celery_reliable.errors import LeaseLost, Permanent, ProcessKilled, StoreError
 from celery_reliable.execution import burial, continuation, verdicts
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.lifetimes import late_after, marker_ttl
@@ -94,7 +94,7 @@ class Execution:
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
             outcome = self._encoded(result)
         except BaseException as exc:  # a body may raise anything; what leaves here ends the delivery
-            if internals.is_terminated():
+            if internals.is_terminated() or isinstance(exc, ProcessKilled):
                 raise SystemExit from exc  # this process ends, unfinished; its parent frees the lease
             self._judge(exc)
         return self._done(result, outcome)
