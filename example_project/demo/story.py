@@ -23,7 +23,7 @@ from example_project.demo.picture import Picture, picture
 from example_project.ledger import Event, Ledger, Row
 from example_project.settings import Settings
 from example_project.tasks import charge_order
-from example_project.verdict import SUBMITTED, Run, runs
+from example_project.verdict import ASKED_PER_DAY, SUBMITTED, Run, runs
 
 WORKERS = ("alpha", "bravo")
 READY_TIMEOUT = 40.0
@@ -180,7 +180,7 @@ class Story:
     # --- reports
 
     def _report_under_way(self) -> Run:
-        """Wait for a report that is neither at its beginning nor near its end."""
+        """Wait for a report that is neither at its beginning nor near its end, and that was asked for again meanwhile."""
         sections = self._settings.sections
         section = self._chance.randint(sections // 4, sections // 2)
         return self._wait_for_run(
@@ -188,9 +188,13 @@ class Story:
                 run.key.startswith("report:")
                 and not run.outcome
                 and section <= len(run.checkpoints) < sections * 3 // 4
+                and self._times_asked(run.key) >= ASKED_PER_DAY
             ),
             f"a report is at section {section}",
         )
+
+    def _times_asked(self, key: str) -> int:
+        return sum(row.event == "submit" and row.key == key for row in self._ledger.rows())
 
     def _wait_went_on(self, run: Run, *, since: float) -> None:
         """Wait until the report goes on elsewhere, then for its end."""

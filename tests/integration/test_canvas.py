@@ -161,6 +161,7 @@ def test_a_failure_is_told_once_at_the_end(app: Celery, stage: Stage, label: str
     with pytest.raises(Exception, match="again"):
         result.get(timeout=DEADLINE)
     stage.wait_entries(f"told:{result.id}", 1)
+    stage.wait_entries(f"informed:{result.id}", 1)
     assert len(stage.entries(label)) == 2
     assert len(stage.entries(f"told:{result.id}")) == 1
     assert [entry["error"] for entry in stage.entries(f"informed:{result.id}")] == ["Transient"]

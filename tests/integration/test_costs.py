@@ -20,6 +20,8 @@ pytestmark = pytest.mark.integration
 
 # A look at the server's clock, once a minute in each process, comes between.
 CLOCK = 0.05
+# What the fleet's leader does once a second, a task's share of it: less than half a call, also where tasks are slow.
+ASIDE = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +50,8 @@ def store() -> Iterator[RedisServer]:
 def test_a_task_costs_few_calls(broker: RedisServer, store: RedisServer, case: Case, most: Costs) -> None:
     """Submit, claim and complete are one round trip each, lean inside; without a ledger there is no submit."""
     found = costs.per_task(case, broker=broker, store=store)
-    assert most.calls <= found.calls <= most.calls + CLOCK
-    assert found.commands <= most.commands + CLOCK
+    assert most.calls <= found.calls <= most.calls + ASIDE
+    assert found.commands <= most.commands + ASIDE
     assert found.bytes_in <= most.bytes_in
     assert found.bytes_out <= most.bytes_out
 
