@@ -1,0 +1,255 @@
+"""The heartbeat of real workers through standstill, freeze, outage, deafness and death, on both brokers.
+
+That it follows a worker on every pool stands in `test_every_pool`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from celery_reliable.heartbeats import SHELF, LifeSign, read_sign
+from celery_reliable.runtime import runtime_of
+from celery_reliable.stores.notes import every
+from celery_reliable.testing import servers
+from celery_reliable.testing.faultproxy import FaultProxy
+from celery_reliable.testing.servers.ports import LOOPBACK, free_port
+from tests.integration.apps.jobs import QUICK
+from tests.integration.apps.stage import Stage
+from tests.integration.workers import Worker, Workers
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
+
+pytestmark = pytest.mark.integration
+
+APP = "tests.integration.apps.heart"
+DEADLINE = 30.0
+INTERVAL = 1.0
+OLD = ("--max-age", "3")
+
+
+def state(path: Path) -> str:
+    """The state in a heartbeat file, or why there is none."""
+    try:
+        return read_sign(path).state
+    except (OSError, ValueError) as exc:
+        return repr(exc)
+
+
+def wait_state(path: Path, *wanted: str) -> LifeSign:
+    """Return the first sign that is in one of the states."""
+    wait_until(lambda: state(path) in wanted, DEADLINE, f"{wanted}; now {state(path)}")
+    return read_sign(path)
+
+
+def wait_signs(path: Path, count: int, *, states: tuple[str, ...]) -> None:
+    """Return after some new signs, each in one of the states."""
+    last = read_sign(path)
+    for _ in range(count):
+        before = last.clock
+        wait_until(lambda before=before: read_sign(path).clock > before, DEADLINE, "a new sign")
+        last = read_sign(path)
+        assert last.state in states
+
+
+def probe(path: Path, *arguments: str) -> int:
+    """The probe's exit code, of a process of its own."""
+    command = [sys.executable, "-m", "celery_reliable.probe", str(path), *arguments]
+    return subprocess.run(command, check=False, capture_output=True).returncode
+
+
+# --- one worker for each broker, behind a network that can fail
+
+
+@pytest.fixture(scope="module", params=["prefork", "gevent-rabbitmq"])
+def place(request: pytest.FixtureRequest) -> str:
+    """The pool, and the broker where it is not Redis."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def network(place: str, request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
+    """The network between worker and broker."""
+    server: Any = request.getfixturevalue("rabbitmq_server" if "rabbitmq" in place else "module_redis")
+    with FaultProxy(urlsplit(server.url).port) as proxy:
+        proxy.url = server.url.replace(f":{urlsplit(server.url).port}", f":{proxy.port}", 1)
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[servers.RedisServer]:
+    """The store, on a server of its own."""
+    with servers.start_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    """Where HTTP probes are answered."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def stage(
+    network: FaultProxy,
+    store: servers.RedisServer,
+    port: int,
+    module_redis: servers.RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Stage:
+    """A stage for each place."""
+    module_redis.flush()
+    folder = tmp_path_factory.mktemp("heart")
+    conf = {
+        "reliable_heartbeat_file": f"{folder}/%n.heartbeat",
+        "reliable_heartbeat_interval": INTERVAL,
+        "reliable_healthz_port": port,
+        "reliable_healthz_socket": f"{folder}/%n.socket",
+        "task_default_queue": f"heart-{uuid.uuid4().hex}",
+    }
+    return Stage(folder, broker=network.url, backend=module_redis.url.replace("/0", "/1"), store=store.url, conf=conf)
+
+
+@pytest.fixture(scope="module")
+def file(stage: Stage) -> Path:
+    """The worker's heartbeat file."""
+    return stage.directory / "w.heartbeat"
+
+
+@pytest.fixture(scope="module")
+def worker(place: str, stage: Stage, module_workers: Workers) -> Iterator[Worker]:
+    """A worker with one slot."""
+    pool = place.split("-", maxsplit=1)[0]
+    worker = module_workers.start(APP, pool=pool, name="w", env=stage.environment(), arguments=QUICK)
+    yield worker
+    worker.kill()
+
+
+@pytest.fixture
+def idle(worker: Worker, file: Path) -> LifeSign:
+    """The worker's sign when it has nothing to do."""
+    return wait_state(file, "idle", "consuming")
+
+
+def test_the_sign_says_who_it_is(idle: LifeSign, worker: Worker, app: Celery, stage: Stage, place: str) -> None:
+    """The same record in the file and in the store; node, process, queue and pool are those of the worker."""
+    (note,) = every(runtime_of(app).store.notes, SHELF).values()
+    noted = LifeSign.from_json(note.value)
+    assert note.name == noted.owner == idle.owner
+    assert noted.process == idle.process
+    assert (idle.process.pid, idle.node.split("@")[0], idle.role) == (worker.pid, "w", "worker")
+    assert (idle.pool, idle.concurrency) == (place.split("-", maxsplit=1)[0], 1)
+    assert (idle.queues, idle.waiting) == ((stage.conf["task_default_queue"],), 0)
+    assert set(idle.versions) == {"celery_reliable", "celery", "kombu", "python"}
+
+
+def asked(address: int | Path, path: str) -> int:
+    """The status that an HTTP probe gets."""
+    connection = http.client.HTTPConnection(LOOPBACK, address if isinstance(address, int) else None, timeout=DEADLINE)
+    if isinstance(address, Path):
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(DEADLINE)
+        connection.sock.connect(str(address))
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_http_probes_are_answered(idle: LifeSign, stage: Stage, port: int) -> None:
+    """By the Unix socket and by the port; other paths are refused."""
+    for address in (port, stage.directory / "w.socket"):
+        assert [asked(address, path) for path in ("/livez", "/readyz", "/healthz", "/")] == [200, 200, 200, 404]
+
+
+def test_a_lost_connection_is_survived(idle: LifeSign, file: Path, network: FaultProxy, worker: Worker) -> None:
+    """The loop of the next connection is watched like that of the first."""
+    network.reset()
+    worker.wait_log("Connection to broker lost")
+    wait_state(file, "idle", "consuming")
+    wait_signs(file, 4, states=("idle", "consuming"))
+    assert probe(file, "--ready", *OLD) == 0
+
+
+def test_a_broker_that_does_not_answer_is_no_reason_to_restart(
+    idle: LifeSign, file: Path, network: FaultProxy, port: int
+) -> None:
+    """Alive and not ready for as long as it lasts; ready again afterwards, by itself."""
+    network.blackhole()
+    wait_state(file, "broker_down")
+    wait_signs(file, 3, states=("broker_down",))
+    assert [probe(file), probe(file, "--ready")] == [0, 3]
+    assert [asked(port, "/livez"), asked(port, "/readyz")] == [200, 503]
+    network.heal()
+    wait_state(file, "idle", "consuming")
+    wait_signs(file, 3, states=("idle", "consuming"))
+    assert probe(file, "--ready") == 0
+
+
+def test_a_store_that_is_away_is_no_reason_to_restart(
+    idle: LifeSign, file: Path, store: servers.RedisServer, stage: Stage
+) -> None:
+    """Alive and not ready; ready again when the store is back. Each change is told once."""
+    store.stop()
+    wait_state(file, "store_down")
+    assert [probe(file), probe(file, "--ready")] == [0, 3]
+    store.start()
+    wait_state(file, "idle", "consuming")
+    changes = [(event["before"], event["state"]) for event in stage.events("worker_state")]
+    assert [after for _, after in changes[-2:]] == ["store_down", read_sign(file).state]
+
+
+def test_a_standstill_of_the_loop_is_no_life(
+    idle: LifeSign, file: Path, app: Celery, stage: Stage, place: str
+) -> None:
+    """Broker and store answer, the process runs, and nothing would be consumed: the file grows old."""
+    os.mkfifo(stage.directory / "move")
+    app.control.broadcast("stand_still", arguments={"pipe": "move"})
+    stage.wait_entries("standing still", 1)
+    wait_until(lambda: probe(file, *OLD) == 1, DEADLINE, "not alive")
+    if place == "prefork":  # all of a green worker stands still, who tells of it included
+        assert stage.events("heartbeat_withheld")
+    (stage.directory / "move").write_text("")
+    wait_until(lambda: probe(file, "--ready", *OLD) == 0, DEADLINE, "alive again")
+
+
+def test_a_frozen_worker_is_no_life(idle: LifeSign, file: Path, worker: Worker) -> None:
+    """SIGSTOP, then SIGCONT."""
+    worker.freeze()
+    wait_until(lambda: probe(file, *OLD) == 1, DEADLINE, "not alive")
+    worker.thaw()
+    wait_until(lambda: probe(file, "--ready", *OLD) == 0, DEADLINE, "alive again")
+
+
+def test_a_worker_that_consumes_nothing_is_stuck(idle: LifeSign, file: Path, app: Celery, stage: Stage, label: str) -> None:
+    """It answers pings, its loop turns, its broker answers; but messages wait, it has room, and it receives none."""
+    app.control.broadcast("go_deaf")
+    wait_signs(file, 4, states=("idle", "consuming"))  # nothing waits: no fault
+    app.tasks["add"].delay(1, label)
+    sign = wait_state(file, "stuck")
+    assert app.control.ping(timeout=1.0)
+    assert sign.waiting == 1
+    assert [probe(file), probe(file, "--ready")] == [1, 1]
+    assert stage.entries(label) == []
+
+
+def test_a_killed_worker_is_noticed_at_once(worker: Worker, file: Path) -> None:
+    """By its process, not by the age of its file."""
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.process.wait()
+    assert probe(file, "--max-age", "3600") == 1
+    assert file.exists()
