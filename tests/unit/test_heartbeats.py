@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -301,3 +302,14 @@ def test_the_probe_imports_next_to_nothing(file: Path) -> None:
     found = subprocess.run([sys.executable, "-S", "-c", code, str(file)], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("ok: worker w@h is idle")
+
+
+def test_the_commands_of_the_documentation_are_understood(file: Path) -> None:
+    """Those in Kubernetes, Docker and Compose files, as they stand there."""
+    page = (Path(__file__).parents[2] / "docs/how-to/heartbeat.md").read_text()
+    commands = re.findall(r"\[(?:CMD, )?\"?python\"?, (.*?)\]", page)
+    assert len(commands) == 5
+    for command in commands:
+        module, path, *options = [word.strip(' "') for word in command.split(",")][1:]
+        assert (module, Path(path).parent) == ("celery_reliable.probe", Path("/run/celery"))
+        assert probe.main([str(file), *options]) == probe.NO_SIGN
