@@ -58,12 +58,14 @@ def wait_state(path: Path, *wanted: str) -> LifeSign:
 
 def wait_signs(path: Path, count: int, *, states: tuple[str, ...]) -> None:
     """Return after some new signs, each in one of the states."""
-    last = read_sign(path)
     for _ in range(count):
-        before = last.clock
-        wait_until(lambda before=before: read_sign(path).clock > before, DEADLINE, "a new sign")
-        last = read_sign(path)
-        assert last.state in states
+        assert wait_sign(path, after=read_sign(path)).state in states
+
+
+def wait_sign(path: Path, *, after: LifeSign) -> LifeSign:
+    """Return the next sign."""
+    wait_until(lambda: read_sign(path).clock > after.clock, DEADLINE, "a new sign")
+    return read_sign(path)
 
 
 def probe(path: Path, *arguments: str) -> int:
@@ -82,11 +84,18 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def network(place: str, request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
-    """The network between worker and broker."""
+def broker_url(place: str, request: pytest.FixtureRequest) -> str:
+    """The broker itself."""
     server: Any = request.getfixturevalue("rabbitmq_server" if "rabbitmq" in place else "module_redis")
-    with FaultProxy(urlsplit(server.url).port) as proxy:
-        proxy.url = server.url.replace(f":{urlsplit(server.url).port}", f":{proxy.port}", 1)
+    return str(server.url)
+
+
+@pytest.fixture(scope="module")
+def network(broker_url: str) -> Iterator[FaultProxy]:
+    """The network between worker and broker."""
+    port = urlsplit(broker_url).port
+    assert port is not None
+    with FaultProxy(port) as proxy:
         yield proxy
 
 
@@ -105,15 +114,16 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def stage(
+    broker_url: str,
     network: FaultProxy,
     store: servers.RedisServer,
     port: int,
-    module_redis: servers.RedisServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
     """A stage for each place."""
-    module_redis.flush()
+    store.flush()
     folder = tmp_path_factory.mktemp("heart")
+    broker = broker_url.replace(f":{urlsplit(broker_url).port}", f":{network.port}", 1)
     conf = {
         "reliable_heartbeat_file": f"{folder}/%n.heartbeat",
         "reliable_heartbeat_interval": INTERVAL,
@@ -121,7 +131,7 @@ def stage(
         "reliable_healthz_socket": f"{folder}/%n.socket",
         "task_default_queue": f"heart-{uuid.uuid4().hex}",
     }
-    return Stage(folder, broker=network.url, backend=module_redis.url.replace("/0", "/1"), store=store.url, conf=conf)
+    return Stage(folder, broker=broker, backend=store.url.replace("/0", "/1"), store=store.url, conf=conf)
 
 
 @pytest.fixture(scope="module")
