@@ -28,12 +28,12 @@ from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.notes import Write
 from celery_reliable.worker import flags
 from celery_reliable.worker.evidence import Evidence, LoopWatch, StuckWatch, state_of
-from celery_reliable.worker.healthz import Healthz
 from celery_reliable.worker.sight import Sight, sight_for
 
 if TYPE_CHECKING:
     from celery_reliable.runtime import Runtime
     from celery_reliable.settings import Settings
+    from celery_reliable.worker.healthz import Healthz, Last
 
 _TURN = 0.5  # seconds between two timers in an event loop
 _SOON = 1.0  # seconds until the next look when there was no sign
@@ -225,7 +225,7 @@ class Publication:
         settings = runtime.settings
         path = settings.heartbeat_file and node_format(settings.heartbeat_file, node)
         self._file = HeartbeatFile(path) if path else None
-        self._healthz = [Healthz(address, last=lambda: self.last) for address in _addresses(settings, node=node)]
+        self._healthz = list(_healthz(settings, node=node, last=lambda: self.last))
         self._closing = threading.Lock()
         self._closed = self._noted = False
         self._said: dict[str, str] = {}
@@ -312,11 +312,15 @@ _VERSIONS = {
 }
 
 
-def _addresses(settings: Settings, *, node: str) -> Iterator[str | tuple[str, int]]:
+def _healthz(settings: Settings, *, node: str, last: Last) -> Iterator[Healthz]:
+    if not (settings.healthz_socket or settings.healthz_port):
+        return
+    from celery_reliable.worker.healthz import Healthz  # noqa: PLC0415  # an HTTP server is a megabyte
+
     if settings.healthz_socket:
-        yield node_format(settings.healthz_socket, node)
+        yield Healthz(node_format(settings.healthz_socket, node), last=last)
     if settings.healthz_port:
-        yield settings.healthz_host, settings.healthz_port
+        yield Healthz((settings.healthz_host, settings.healthz_port), last=last)
 
 
 def _queues(consumer: Any, *, watched: bool = False) -> list[str]:

@@ -5,6 +5,7 @@ That it follows a worker on every pool stands in `test_every_pool`.
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import os
 import signal
@@ -261,6 +262,26 @@ def test_a_killed_worker_is_noticed_at_once(worker: Worker, file: Path) -> None:
     worker.process.wait()
     assert probe(file, "--max-age", "3600") == 1
     assert file.exists()
+
+
+# --- at the start
+
+
+def test_a_worker_that_starts_during_an_outage_is_alive(
+    module_redis: servers.RedisServer, tmp_path: Path, workers: Workers
+) -> None:
+    """It has never been connected, and waits: restarting it would cure nothing. Told to stop, it leaves no file."""
+    file = tmp_path / "early"
+    conf = {"reliable_heartbeat_file": str(file), "reliable_heartbeat_interval": INTERVAL}
+    usual = Stage.on(module_redis.url, directory=tmp_path, first=6, conf=conf)
+    stage = dataclasses.replace(usual, broker=f"redis://{LOOPBACK}:{free_port()}/0")
+    worker = workers.start(APP, pool="threads", env=stage.environment(), arguments=QUICK, ready=False)
+    sign = wait_state(file, "broker_down")
+    assert (sign.process.pid, sign.queues) == (worker.pid, ())
+    wait_sign(file, after=sign)
+    assert [probe(file), probe(file, "--ready")] == [0, 3]
+    worker.stop()
+    assert not file.exists()
 
 
 # --- two workers
