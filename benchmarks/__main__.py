@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from benchmarks import costs, memory, producer, report, throughput
+from benchmarks import costs, memory, probing, producer, report, throughput
 from benchmarks.cases import DECLARED, MILLISECOND, NO_OP, OWN, OWN_WITHOUT_LEDGER, RELIABLE
 from benchmarks.report import Figure
 from celery_reliable.testing.servers import RedisServer, start_redis
 
 _LEAST = {NO_OP: 0.95, MILLISECOND: 0.92}
-_PARTS = ("costs", "memory", "producer", NO_OP, MILLISECOND)
+_PARTS = ("costs", "memory", "producer", "probe", NO_OP, MILLISECOND)
 
 
 def main() -> int:
@@ -56,6 +56,8 @@ def _measure(
             found = producer.measure(cases=RELIABLE, redis=broker, batches=60)
             for case in RELIABLE:
                 yield Figure(f"producer, {case.name}: more than plain", found.overhead(case), "ms a call", at_most=0.3)
+        case "probe":
+            yield from _probe(broker, rounds=3 * wanted.rounds)
         case _:
             yield from _throughput(part, wanted, broker, notes)
 
@@ -82,6 +84,14 @@ def _memory(broker: RedisServer, store: RedisServer) -> Iterator[Figure]:
     for case in (OWN, DECLARED):
         more = memory.per_process(case, server=broker)
         yield Figure(f"memory of a process, {case.name}: more than plain", more, "MB", at_most=3)
+
+
+def _probe(broker: RedisServer, *, rounds: int) -> Iterator[Figure]:
+    ours, theirs = probing.measure(redis=broker, rounds=rounds)
+    yield Figure("one probe of a heartbeat file", ours.wall, "ms", at_most=100)
+    yield Figure("CPU of one probe of a heartbeat file", ours.cpu, "ms")
+    yield Figure("one `celery inspect ping`", theirs.wall, "ms")
+    yield Figure("CPU of one `celery inspect ping`", theirs.cpu, "ms")
 
 
 def _throughput(task: str, wanted: argparse.Namespace, broker: RedisServer, notes: list[str]) -> Iterator[Figure]:

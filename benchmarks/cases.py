@@ -88,6 +88,7 @@ def _settings(case: Case, *, store: str) -> dict[str, Any]:
     settings = {name: value for name, value in preset.items() if not name.startswith("__")}
     settings |= {"task_ignore_result": True}
     own = {"reliable_store_url": store, "reliable_ledger": case.ledger, "reliable_lease_ttl": case.lease_ttl}
+    own |= {"reliable_heartbeat_interval": case.lease_ttl / 3}  # where no renewal comes between, no sign does
     return settings | (own if case.reliable else {})
 
 

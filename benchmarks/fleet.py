@@ -49,19 +49,24 @@ class Worker:
             time.sleep(0.02)
 
 
+def environment(case: Case, *, broker: str, store: str, journal: Path) -> dict[str, str]:
+    """Return what `benchmarks.worker_app` reads, and the rest."""
+    named = {"CASE": case.to_text(), "BROKER": broker, "STORE": store, "JOURNAL": str(journal)}
+    return {**os.environ, **{f"BENCHMARK_{name}": value for name, value in named.items()}}
+
+
 @contextmanager
 def worker(case: Case, *, broker: str, store: str, concurrency: int = 2, pool: str = "prefork") -> Iterator[Worker]:
     """Start ``celery worker`` for a case; it is stopped in order, and killed if it does not end."""
     with tempfile.TemporaryDirectory(prefix="celery-reliable-bench-") as directory:
         journal, log = Path(directory, "journal"), Path(directory, "log")
         journal.touch()
-        named = {"CASE": case.to_text(), "BROKER": broker, "STORE": store, "JOURNAL": str(journal)}
-        environment = {**os.environ, **{f"BENCHMARK_{name}": value for name, value in named.items()}}
+        named = environment(case, broker=broker, store=store, journal=journal)
         command = [sys.executable, "-m", "celery", "-A", "benchmarks.worker_app", "worker", "--loglevel", "WARNING"]
         command += ["--pool", pool, "--concurrency", str(concurrency)]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+                command, cwd=ROOT, env=named, stdout=output, stderr=output, start_new_session=True
             )
         try:
             yield Worker(process, journal, log)

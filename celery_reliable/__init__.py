@@ -7,8 +7,8 @@ so that a probe or a settings module starts in milliseconds.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # the one of `typing` costs the probe as much as all of its own work
 if TYPE_CHECKING:
     from celery_reliable.dead_letters import DeadLetter
     from celery_reliable.errors import (
@@ -61,7 +61,7 @@ _ELSEWHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:  # Any: the names differ in type, checkers read the imports above
+def __getattr__(name: str) -> object:  # checkers read the imports above
     """Import a public name on first use."""
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"

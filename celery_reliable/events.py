@@ -62,6 +62,18 @@ EVENTS: dict[str, Event] = {
     "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
     "published_again": Event(logging.WARNING, "submission vanished from the broker, published again", _JOB),
     "lost": Event(logging.ERROR, "published again and again, never settled: dead-lettered", _JOB),
+    # heartbeat
+    "worker_state": Event(logging.WARNING, "worker changed its state", ("node", "state", "before")),
+    "heartbeat_withheld": Event(
+        logging.ERROR, "consumer loop stands still: no sign of life until it turns", ("node", "still")
+    ),
+    "heartbeat_shared": Event(
+        logging.ERROR, "another worker keeps this heartbeat file: give each its own, by %n", ("place", "node", "keeper")
+    ),
+    "heartbeat_unwritten": Event(
+        logging.ERROR, "heartbeat file not written, probes will fail: make its folder writable", ("place", "error")
+    ),
+    "healthz_failed": Event(logging.ERROR, "HTTP probes are not answered: address not free", ("place", "error")),
     # dead letters
     "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
     "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),

@@ -17,6 +17,7 @@ from celery import Task, states
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
+from celery.worker import state
 from kombu.transport.virtual import QoS as VirtualQoS
 
 if TYPE_CHECKING:
@@ -117,3 +118,33 @@ def is_terminated() -> bool:
     """
     fired: bool = terminate_handler_fired()
     return fired
+
+
+def has_room(consumer: Any) -> bool:
+    """Tell whether a consumer may receive a message now: its prefetch count is not used up.
+
+    kombu's virtual transports know it themselves (``QoS.can_consume``, 5.7, which ``worker_disable_prefetch`` replaces).
+    For AMQP the broker counts: here, what Celery (5.7) has reserved, scheduled, or put into the bucket of a rate limit.
+    """
+    qos = getattr(consumer.task_consumer.channel, "qos", None)
+    if qos is not None and hasattr(qos, "can_consume"):
+        return bool(qos.can_consume())
+    limit = consumer.qos.value
+    buckets = [bucket for bucket in consumer.task_buckets.values() if bucket]
+    held = len(state.reserved_requests) + len(state.scheduled_requests)
+    return not limit or held + sum(len(bucket.contents) for bucket in buckets) < limit
+
+
+def running_requests() -> list[Any]:
+    """Copy the requests that run in this worker: a WeakSet (5.7) that the event loop changes meanwhile."""
+    while True:
+        try:
+            return list(state.active_requests)
+        except RuntimeError:
+            continue
+
+
+def pool_name(pool: Any) -> str:
+    """Return the name under which ``--pool`` knows a pool: that of its module (5.7)."""
+    name = type(pool).__module__.rpartition(".")[2]
+    return {"thread": "threads"}.get(name, name)

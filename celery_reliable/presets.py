@@ -80,6 +80,9 @@ reliable_blob_url = None
 reliable_drain_timeout = 30
 reliable_heartbeat_file = None
 reliable_heartbeat_interval = 5
+reliable_healthz_socket = None
+reliable_healthz_port = 0
+reliable_healthz_host = "127.0.0.1"
 reliable_park_ttl = 86_400
 reliable_event_hooks = ()
 

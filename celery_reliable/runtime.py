@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from celery_reliable import internals
 from celery_reliable.events import Events, Hook
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.stores import open_store
@@ -41,6 +42,11 @@ class Runtime:
     def ledger(self) -> bool:
         """Whether submissions are kept until their end: set, and the broker is one that can lose a popped message."""
         return self.settings.ledger and broker_driver(self.app) == "redis"
+
+    @cached_property
+    def owner(self) -> str:
+        """Return the random token of this worker's or beat's process. Its pool children do not ask."""
+        return internals.new_token()
 
     @cached_property
     def host(self) -> str:

@@ -34,6 +34,7 @@ CONSUMER_STEPS = (
     "celery_reliable.worker.recovery:Recovery",
     "celery_reliable.worker.reaping:Reaping",
     "celery_reliable.worker.waker:Waker",
+    "celery_reliable.worker.heartbeat:Heartbeat",
 )
 
 _UID = "celery_reliable.wiring"

@@ -11,6 +11,8 @@ from celery_reliable.settings.messages import error, spelled
 from celery_reliable.settings.store_url import SCHEMES, STORE_URL
 
 VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
+PLACEHOLDERS = "%n, %h, %p, %d, %%"  # what Celery puts into the paths of its own files
+NODE_PATH = r"(?:[^%]|%[nhpd%])+"
 
 
 class Configuration(Protocol):
@@ -188,16 +190,33 @@ class Settings:
     )
     heartbeat_file: str | None = rules.text(
         None,
-        "File that a healthy worker rewrites, for probes.",
-        expected="a path, or None",
-        pattern=r".+",
-        built=False,
+        "File that a worker rewrites while there is evidence that it works, for probes. %n is the node's name, %h its "
+        "host, %p both; workers of one host need different files.",
+        expected=f"a path, in which every % begins one of {PLACEHOLDERS}, or None",
+        pattern=NODE_PATH,
     )
     heartbeat_interval: float = rules.seconds(
         5.0,
-        "How often the heartbeat file is rewritten.",
+        "How often a worker looks whether it works, and rewrites its heartbeat file.",
         at_least=1.0,
-        built=False,
+    )
+    healthz_socket: str | None = rules.text(
+        None,
+        "Unix socket that answers HTTP probes: /livez and /readyz. The same placeholders as in heartbeat_file.",
+        expected=f"a path, in which every % begins one of {PLACEHOLDERS}, or None",
+        pattern=NODE_PATH,
+    )
+    healthz_port: int = rules.count(
+        0,
+        "TCP port that answers HTTP probes: /livez and /readyz. 0: none.",
+        at_most=65_535,
+        unit="",
+    )
+    healthz_host: str = rules.text(
+        "127.0.0.1",
+        "Address that healthz_port listens on. A kubelet asks the address of the pod: 0.0.0.0.",
+        expected="an IPv4 address or a host name",
+        pattern=r"[A-Za-z0-9_.-]+",
     )
     park_ttl: float = rules.seconds(
         86_400.0,

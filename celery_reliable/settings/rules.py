@@ -60,12 +60,14 @@ def seconds(
     return _field(default, Rule(meaning, expected, accepts, convert, "seconds", per_task, built))
 
 
-def count(default: int, meaning: str, *, unit: str, at_least: int = 0, per_task: bool = False) -> Any:
+def count(
+    default: int, meaning: str, *, unit: str, at_least: int = 0, at_most: float = math.inf, per_task: bool = False
+) -> Any:
     """Return a field for a whole number."""
-    expected = f"a whole number, at least {at_least}"
+    expected = f"a whole number, at least {at_least}" + (f" and at most {at_most}" if at_most < math.inf else "")
 
     def accepts(value: object) -> bool:
-        return isinstance(value, int) and is_number(value, at_least=at_least)
+        return isinstance(value, int) and is_number(value, at_least=at_least) and value <= at_most
 
     return _field(default, Rule(meaning, expected, accepts, _as_is, unit, per_task))
 

@@ -16,10 +16,12 @@ import pytest
 from celery import Celery, chain
 
 from celery_reliable import Permanent
+from celery_reliable.heartbeats import read_sign
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job, Run, Settled
 from tests.integration.apps.jobs import QUICK, letter
 from tests.integration.apps.stage import Stage
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +36,7 @@ DEADLINE = 20.0
 LEASE = 0.6  # seconds: shorter than the shortest wait, renewed all the time
 RENEWED_EVERY = 0.05
 WAITING = 3
+PATIENCE = 2.0  # seconds that a consumer's loop may stand still without an excuse: two intervals
 
 
 class Holder:
@@ -94,10 +97,12 @@ def stage(
 ) -> Stage:
     """A stage of its own for each place."""
     module_redis.flush()
-    stage = Stage.on(module_redis.url, directory=tmp_path_factory.mktemp(place))
+    folder = tmp_path_factory.mktemp(place)
+    conf = {"reliable_heartbeat_file": f"{folder}/heartbeat", "reliable_heartbeat_interval": 1.0}
+    stage = Stage.on(module_redis.url, directory=folder, conf=conf)
     if place.endswith("rabbitmq"):
-        url = request.getfixturevalue("rabbitmq_server").url
-        return dataclasses.replace(stage, broker=url, conf={"task_default_queue": f"every-pool-{uuid.uuid4().hex}"})
+        url, queue = request.getfixturevalue("rabbitmq_server").url, f"every-pool-{uuid.uuid4().hex}"
+        return dataclasses.replace(stage, broker=url, conf={**conf, "task_default_queue": queue})
     return stage
 
 
@@ -163,6 +168,21 @@ def test_verdicts_are_acted_on(app: Celery, stage: Stage, label: str) -> None:
     assert letter(app, stage, failed.id).reason == "permanent"
     assert [len(stage.entries(name)) for name in (label, f"{label}:next", f"{label}:later")] == [3, 1, 3]
     assert len(stage.wait_entries(f"told:{failed.id}", 1)) == 1
+
+
+def test_the_heartbeat_follows_the_worker(app: Celery, stage: Stage, label: str) -> None:
+    """Idle, then busy for as long as a task runs: on solo it runs in the very thread of the consumer's loop."""
+    file = stage.directory / "heartbeat"
+    wait_until(lambda: file.exists() and read_sign(file).state == "idle", DEADLINE, "idle")
+    result = app.tasks["held"].apply_async((label, label, "kept"))
+    stage.wait_entries(label, 1)
+    wait_until(lambda: read_sign(file).state == "busy", DEADLINE, "busy")
+    began = read_sign(file)
+    wait_until(lambda: read_sign(file).clock - began.clock > PATIENCE + 1.5, DEADLINE, "signs while the task runs")
+    assert (read_sign(file).state, read_sign(file).running) == ("busy", 1)
+    stage.open(label)
+    assert result.get(timeout=DEADLINE) == "kept"
+    wait_until(lambda: read_sign(file).state == "idle", DEADLINE, "idle again")
 
 
 @pytest.mark.parametrize("name", ["MemoryError", "SystemExit", "GeneratorExit"])
