@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from celery_reliable import internals
 from celery_reliable.keys import HEADER
 
 if TYPE_CHECKING:
@@ -60,12 +61,7 @@ class RedisBroker:
 
     def held_here(self) -> list[str]:
         """Return the tags of all messages that this worker holds: running, prefetched, waiting, with an ETA."""
-        while True:
-            try:
-                qos = self._channel.qos
-                return [tag for tag in list(qos._delivered) if tag not in qos._dirty]  # noqa: SLF001  # no public name (5.7)
-            except RuntimeError:  # changed meanwhile
-                continue
+        return internals.held_tags(self._channel.qos)
 
     def extend(self, tags: Sequence[str]) -> int:
         """Make the messages this worker holds as young as if they had just been received; one round trip for 500."""

@@ -118,9 +118,9 @@ class Rounds:
         now = time.monotonic()
         if now - self._extended < self._runtime.settings.lease_ttl / _RENEWALS - _EACH / 2:
             return
-        held = broker.held_here()
+        held = {*broker.held_here(), *internals.running_tags()}  # what runs may be of an earlier connection
         if held:
-            broker.extend(held)
+            broker.extend(sorted(held))
         self._extended = now
 
     def _lead(self, broker: RedisBroker) -> None:
