@@ -60,6 +60,12 @@ EVENTS: dict[str, Event] = {
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
     # recovery
     "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "rescued": Event(
+        logging.WARNING,
+        "predecessor of this node is gone, its work is taken over",
+        ("node", "pids", "claims", "messages"),
+    ),
+    "node_name_taken": Event(logging.WARNING, "another worker of this node name is alive", ("node", "pid")),
     "published_again": Event(logging.WARNING, "submission vanished from the broker, published again", _JOB),
     "lost": Event(logging.ERROR, "published again and again, never settled: dead-lettered", _JOB),
     # dead letters

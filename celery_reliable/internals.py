@@ -205,3 +205,23 @@ def give_back_left_over(old: Any, new: Any, *, but: Collection[str]) -> int:
         new.restore_by_tag(tag, leftmost=False)
         VirtualQoS.ack(old, tag)
     return len(left)
+
+
+def mark_deliveries(qos: Any, *, name: str, mark: Callable[[], str]) -> None:
+    """Write ``mark()`` into the properties of each message that a Redis channel notes as out.
+
+    ``QoS.append`` (kombu 5.7) stores ``message._raw`` among the unacked, so that whoever looks there sees whose it is;
+    its properties are those of the message.
+    """
+    append = qos.append
+
+    def marked(message: Any, delivery_tag: str) -> None:
+        message._raw["properties"][name] = mark()  # noqa: SLF001
+        append(message, delivery_tag)
+
+    qos.append = marked
+
+
+def is_redelivered(message: Message) -> bool:
+    """Tell whether a message was out before: AMQP says so in the delivery, kombu's Redis transport (5.7) in the headers."""
+    return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import threading
@@ -12,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from celery_reliable import internals
 from celery_reliable.events import Events, Hook
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.stores import open_store
@@ -41,6 +43,19 @@ class Runtime:
     def ledger(self) -> bool:
         """Whether submissions are kept until their end: set, and the broker is one that can lose a popped message."""
         return self.settings.ledger and broker_driver(self.app) == "redis"
+
+    @cached_property
+    def owner(self) -> str:
+        """Return the random token of this worker's or beat's process. Its pool children do not ask."""
+        return internals.new_token()
+
+    @cached_property
+    def _numbers(self) -> Iterator[int]:
+        return itertools.count()
+
+    def new_token(self) -> str:
+        """Return a token that no other delivery has, and that tells whose it is: it begins with the owner's."""
+        return f"{self.owner}.{next(self._numbers):x}"
 
     @cached_property
     def host(self) -> str:

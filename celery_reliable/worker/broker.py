@@ -9,11 +9,12 @@ thread of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_reliable import internals
-from celery_reliable.keys import HEADER
+from celery_reliable.errors import StoreError
+from celery_reliable.keys import HEADER, TOKEN, owner_of
 
 if TYPE_CHECKING:
     from celery_reliable.payloads import Envelope
@@ -79,10 +80,20 @@ class RedisBroker:
         parsed = {tag: json.loads(raw) for tag, raw in zip(tags, raws, strict=True) if raw}
         return {tag: tuple(one) for tag, one in parsed.items() if HEADER in (one[0].get("headers") or {})}
 
+    def marked(self, owners: Collection[str]) -> Iterator[tuple[str, tuple[dict[str, Any], str, str]]]:
+        """Yield the held messages that one of these owners received last, with exchange and routing key."""
+        wanted = [owner.encode() for owner in owners]
+        for tag, raw in self._client.hscan_iter(self._key("unacked_key"), count=_CHUNK):
+            if not any(owner in raw for owner in wanted):
+                continue
+            message, exchange, routing_key = json.loads(raw)
+            if owner_of(str(message["properties"].get(TOKEN))) in owners:
+                yield tag.decode(), (message, exchange, routing_key)
+
     def restore(self, tag: str, score: str, held: tuple[dict[str, Any], str, str]) -> bool:
         """Put a held message back to the near end of its queue, if its score has not moved since."""
         message, exchange, routing_key = held
-        message["headers"]["redelivered"] = True
+        message.setdefault("headers", {})["redelivered"] = True
         message["properties"]["delivery_info"]["redelivered"] = True
         done = False
         for name in self._channel._lookup(exchange, routing_key):  # noqa: SLF001  # as kombu's own restore (5.7)
@@ -153,3 +164,11 @@ def address_of(envelope: Envelope, *, default_queue: str) -> tuple[str, int]:
 def silent(seen: Iterable[tuple[str, tuple[str, float]]], *, now: float, after: float) -> list[str]:
     """Return the tags whose score has not moved for ``after`` seconds of the watcher's own clock."""
     return [tag for tag, (_, since) in seen if now - since >= after]
+
+
+def away() -> tuple[type[Exception], ...]:
+    """Return what is raised while broker or store are away."""
+    from kombu.exceptions import OperationalError  # noqa: PLC0415  # the drivers are imported where they are used
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    return (OSError, StoreError, RedisError, OperationalError)

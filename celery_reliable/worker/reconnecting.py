@@ -7,6 +7,8 @@ from typing import Any
 from celery import bootsteps
 
 from celery_reliable import internals
+from celery_reliable.keys import TOKEN
+from celery_reliable.runtime import runtime_of
 
 
 class Reconnecting(bootsteps.StartStopStep):
@@ -33,5 +35,6 @@ class Reconnecting(bootsteps.StartStopStep):
         lost, self._channel = self._channel, parent.task_consumer.channel
         internals.outlive_connection(self._channel, successor=lambda: self._channel)
         internals.restore_only_at_the_end(self._channel.qos)
+        internals.mark_deliveries(self._channel.qos, name=TOKEN, mark=runtime_of(parent.app).new_token)
         if lost is not None:
             internals.give_back_left_over(lost.qos, self._channel.qos, but=internals.running_tags())

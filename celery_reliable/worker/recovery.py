@@ -25,13 +25,12 @@ from celery import bootsteps
 
 from celery_reliable import internals, keys
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
-from celery_reliable.errors import StoreError
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import Envelope
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
-from celery_reliable.worker.broker import RedisBroker, address_of, silent
+from celery_reliable.worker.broker import RedisBroker, address_of, away, silent
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -100,7 +99,7 @@ class Rounds:
                 return
             self._extend(broker)
             self._lead(broker)
-        except _away():
+        except away():
             self._watch.forget()
 
     def _current(self) -> RedisBroker | None:
@@ -276,11 +275,3 @@ def _seconds_until(eta: str | None, stamp: int) -> float:
     due = datetime.fromisoformat(eta)
     aware = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
     return max(aware.timestamp() - stamp / 1e6, 0.0)
-
-
-def _away() -> tuple[type[Exception], ...]:
-    """Return what is raised while broker or store are away."""
-    from kombu.exceptions import OperationalError  # noqa: PLC0415  # the drivers are imported where they are used
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    return (OSError, StoreError, RedisError, OperationalError)
