@@ -60,6 +60,9 @@ EVENTS: dict[str, Event] = {
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
     # recovery
     "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "queue_unconsumed": Event(
+        logging.WARNING, "messages wait in a queue that no worker consumes: start one, or purge it", ("queue",)
+    ),
     "rescued": Event(
         logging.WARNING,
         "predecessor of this node is gone, its work is taken over",

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -31,6 +34,7 @@ from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
 from celery_reliable.worker.broker import RedisBroker, address_of, away, silent
+from celery_reliable.worker.fleet_queues import FleetQueues
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -39,9 +43,14 @@ _EACH = 1.0  # seconds between two looks
 _GAP = 3.0  # a longer one begins the watch anew
 _ROLE_TTL = 2.5
 _ROLES = ("leader", "standby")
-_ENTRIES = 500  # ledger entries looked at per look
+_ENTRIES = 500  # ledger entries looked at per look, at least
+_TIME = (
+    0.1  # seconds that a look goes on for with more of them: a ledger of a million is read in minutes, not in an hour
+)
 _MOST_TIMES = 3
 _RENEWALS = 3
+
+OldestStamp = Callable[[str, int], "int | None"]
 
 
 class Recovery(bootsteps.StartStopStep):
@@ -89,6 +98,7 @@ class Rounds:
         self._broker: RedisBroker | None = None
         self._watch = Watch()
         self._ledger = LedgerSweep(consumer.app)
+        self._fleet = FleetQueues(self._runtime.store.notes)
         self._extended = float("-inf")
 
     def go(self) -> None:
@@ -98,6 +108,7 @@ class Rounds:
             if broker is None:
                 return
             self._extend(broker)
+            self._fleet.tell(self._queues())
             self._lead(broker)
         except away():
             self._watch.forget()
@@ -135,7 +146,7 @@ class Rounds:
         self._watch.look(broker.held_anywhere())
         if role == "leader" and answer == "yes":
             self._restore(broker)
-            self._ledger.look(broker, queues=self._queues())
+            self._ledger.look(broker, queues=self._queues() | self._fleet.known())
 
     def _restore(self, broker: RedisBroker) -> None:
         tags = self._watch.silent(after=self._runtime.settings.lease_ttl)
@@ -195,10 +206,17 @@ class LedgerSweep:
         self._runtime: Runtime = runtime_of(app)
         self._quiet = 2 * self._runtime.settings.lease_ttl if quiet is None else quiet
         self._entries: Iterator[tuple[str, bytes]] = iter(())
+        self._unconsumed: set[str] = set()
 
     def look(self, broker: RedisBroker, *, queues: set[str]) -> None:
-        """Look at some entries; what is old and in sight of nobody is published again."""
-        suspects = [one for one in self._some() if self._is_suspect(one, broker, queues=queues)]
+        """Look at some entries; what is old and in sight of nobody is published again.
+
+        ``queues`` are those that somebody consumes. A message to another one waits for whoever will; that is told once.
+        """
+        self._unconsumed -= queues
+        oldest = cache(broker.oldest_stamp)  # one question for each list, however many entries it has
+        now = self._runtime.store.now()
+        suspects = [one for one in self._some() if self._is_suspect(one, oldest, now=now, queues=queues)]
         if not suspects:
             return
         held = broker.task_ids_held()
@@ -207,25 +225,34 @@ class LedgerSweep:
                 self._resend(envelope)
 
     def _some(self) -> Iterator[Envelope]:
-        for _ in range(_ENTRIES):
+        ends = time.monotonic() + _TIME
+        for number in count(1):
             found = next(self._entries, None)
             if found is None:
                 self._entries = self._runtime.store.ledger()
                 return
-            try:
+            with suppress(ValueError):  # of another version: its own workers will read it
                 yield Envelope.from_bytes(found[1])
-            except ValueError:
-                continue  # of another version: its own workers will read it
+            if number >= _ENTRIES and time.monotonic() >= ends:
+                return
 
-    def _is_suspect(self, envelope: Envelope, broker: RedisBroker, *, queues: set[str]) -> bool:
+    def _is_suspect(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> bool:
         """Tell an entry whose message must have been received long ago, by what its own list holds now."""
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
         stamp = _identity(envelope).job.stamp
-        age = (self._runtime.store.now() - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
-        if queue not in queues or age < self._quiet:
+        age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
+        if age < self._quiet:
             return False
-        oldest = broker.oldest_stamp(queue, priority)
-        return oldest is None or oldest > stamp
+        if queue not in queues:
+            self._tell_unconsumed(queue)
+            return False
+        found = oldest(queue, priority)
+        return found is None or found > stamp
+
+    def _tell_unconsumed(self, queue: str) -> None:
+        if queue not in self._unconsumed:
+            self._unconsumed.add(queue)
+            self._runtime.events.emit("queue_unconsumed", queue=queue)
 
     def _resend(self, envelope: Envelope) -> None:
         runtime, identity = self._runtime, _identity(envelope)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import redis
 
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.payloads import Envelope
+from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.broker import RedisBroker
+from celery_reliable.worker.recovery import LedgerSweep
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
@@ -87,15 +93,20 @@ def test_work_of_a_killed_worker_starts_again_elsewhere(
 def test_message_that_vanished_in_the_pop_window_runs_once(
     app: Celery, stage: Stage, broker: redis.Redis, workers: Workers
 ) -> None:
-    """G1: kombu pops a message and only then notes that it has it; a kill in between destroys it."""
-    label = uuid.uuid4().hex
-    result = app.tasks["add"].delay(1, label)
-    assert broker.rpop("celery") is not None  # what a worker does in the moment before it dies
-    start(workers, stage, "only")
+    """G1: kombu pops a message and only then notes that it has it; a kill in between destroys it.
 
-    assert result.get(timeout=DEADLINE) == 2
-    assert len(stage.events("published_again", result.id)) == 1
-    assert len(stage.entries(label)) == 1
+    Of two workers only one looks for such messages; it looks in the queue of the other, too.
+    """
+    label, queues = uuid.uuid4().hex, ("left", "right")
+    results = [app.tasks["add"].apply_async((1, f"{label}:{queue}"), queue=queue) for queue in queues]
+    for queue in queues:
+        assert broker.rpop(queue) is not None  # what a worker does in the moment before it dies
+    for queue in queues:
+        workers.start(APP, pool="threads", name=queue, queues=[queue], env=stage.environment(), arguments=QUICK)
+
+    assert [result.get(timeout=DEADLINE) for result in results] == [2, 2]
+    assert [len(stage.events("published_again", result.id)) for result in results] == [1, 1]
+    assert [len(stage.entries(f"{label}:{queue}")) for queue in queues] == [1, 1]
 
 
 def test_backlog_is_not_published_again(app: Celery, stage: Stage, broker: redis.Redis, workers: Workers) -> None:
@@ -114,13 +125,69 @@ def test_backlog_is_not_published_again(app: Celery, stage: Stage, broker: redis
     assert stage.events("published_again") == []
 
 
+def multiply(app: Celery, stage: Stage, broker: redis.Redis, count: int) -> None:
+    """Make a backlog of one real submission: its message and its ledger entry, again and again, each a little later."""
+    broker.delete("celery")
+    app.tasks["add"].delay(1, "label")
+    (raw,) = [cast("bytes", one) for one in broker.lrange("celery", 0, -1)]
+    broker.delete("celery")
+    message = json.loads(raw)
+    with redis.Redis.from_url(str(stage.store)) as store:
+        ((task_id, entry),) = store.hgetall("cr:led").items()
+        store.delete("cr:led")
+        first, text = task_id.decode(), Envelope.from_bytes(entry).to_bytes()
+        plain = text if text[:1] == b"[" else zlib.decompress(text)
+        stamp = message["headers"]["reliable"]["s"]
+        for start in range(0, count, 5000):
+            messages, entries = [], {}
+            for number in range(start, min(start + 5000, count)):
+                again, later = str(uuid.UUID(int=number)), str(stamp + number)
+                messages.append(raw.decode().replace(first, again).replace(str(stamp), later))
+                entries[again] = plain.decode().replace(first, again).replace(str(stamp), later)
+            broker.lpush("celery", *messages)
+            store.hset("cr:led", mapping=entries)
+
+
+def test_sweep_of_a_large_backlog_publishes_what_vanished_and_nothing_else(
+    app: Celery, stage: Stage, broker: redis.Redis
+) -> None:
+    """Whatever waits is there; each look asks once what a queue holds, however many entries it looks at."""
+    multiply(app, stage, broker, 20_000)
+    vanished = json.loads(cast("bytes", broker.rpop("celery")))["headers"]["id"]
+    with app.connection_for_write() as connection:
+        sweep, view = LedgerSweep(app, quiet=0.01), RedisBroker(connection.default_channel)
+        looks = 0
+        while not stage.events("published_again"):
+            sweep.look(view, queues={"celery"})
+            looks += 1
+            assert looks < 100
+        for _ in range(looks):  # a second pass, with the message at the other end of the queue
+            sweep.look(view, queues={"celery"})
+        view.close()
+
+    assert [event["task_id"] for event in stage.events("published_again")] == [vanished]
+    assert broker.llen("celery") == 20_000
+    assert broker.info("commandstats")["cmdstat_lrange"]["calls"] <= 2 * looks + 1
+
+
+def test_message_to_a_queue_that_nobody_consumes_is_told_once(app: Celery, stage: Stage, broker: redis.Redis) -> None:
+    """It waits for a worker that will; it is not published again and again."""
+    app.tasks["add"].apply_async((1, "label"), queue="nobody")
+    with app.connection_for_write() as connection:
+        sweep, view = LedgerSweep(app, quiet=0.01), RedisBroker(connection.default_channel)
+        broker.delete("nobody")
+        for _ in range(4):
+            sweep.look(view, queues={"celery"})
+        assert [event["queue"] for event in stage.events("queue_unconsumed")] == ["nobody"]
+        assert stage.events("published_again") == []
+        for _ in range(2):
+            sweep.look(view, queues={"celery", "nobody"})
+        view.close()
+    assert len(stage.events("published_again")) == 1
+
+
 def test_message_that_nobody_settles_becomes_a_letter(app: Celery, stage: Stage, broker: redis.Redis) -> None:
     """Bounded: after three more times it is ``lost``. The sweep's decision, without the wait between the times."""
-    from celery_reliable.dead_letters import DeadLetter  # noqa: PLC0415
-    from celery_reliable.runtime import runtime_of  # noqa: PLC0415
-    from celery_reliable.worker.broker import RedisBroker  # noqa: PLC0415
-    from celery_reliable.worker.recovery import LedgerSweep  # noqa: PLC0415
-
     result = app.tasks["add"].delay(1, "label")
     store = runtime_of(app).store
     with app.connection_for_write() as connection:
