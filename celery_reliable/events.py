@@ -60,6 +60,11 @@ EVENTS: dict[str, Event] = {
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
     # recovery
     "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "consumer_timeout": Event(
+        logging.WARNING,
+        "a task may run longer than RabbitMQ's consumer_timeout: raise that, or x-consumer-timeout of its queue",
+        ("task", "limit", "timeout"),
+    ),
     "queue_unconsumed": Event(
         logging.WARNING, "messages wait in a queue that no worker consumes: start one, or purge it", ("queue",)
     ),

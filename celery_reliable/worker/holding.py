@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -10,14 +11,14 @@ from celery.worker import state
 
 from celery_reliable import internals
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.consumer_timeout import timeout_of
 from celery_reliable.worker.rescue import free_holder
 
 if TYPE_CHECKING:
     from celery_reliable.worker.request import ReliableRequest
     from celery_reliable.worker.waiting import Hold
 
-# RabbitMQ closes a channel whose message stays unacknowledged for consumer_timeout, half an hour by default.
-_LONGEST_AMQP_HOLD = 600.0
+_SHARE = 3  # RabbitMQ closes the channel of a message that is out for its consumer_timeout: held for a third of that
 
 
 class Holding(bootsteps.StartStopStep):
@@ -40,10 +41,11 @@ class Holding(bootsteps.StartStopStep):
         """Nothing to start: the consumer's timer does the waiting."""
 
     def hold(self, request: ReliableRequest, hold: Hold) -> None:
-        """Run the request again after the hold; on AMQP give it back after ten minutes in all."""
+        """Run the request again after the hold; on AMQP give it back in time, by default after ten minutes in all."""
         seconds = 0.01 if self._waits_for_nobody(request, hold) else max(hold.seconds, 0.01)
-        if self._is_amqp() and request.held_for + seconds > _LONGEST_AMQP_HOLD:
-            self._later(_LONGEST_AMQP_HOLD - request.held_for, self.give_back, request)
+        longest = self._longest()
+        if request.held_for + seconds > longest:
+            self._later(longest - request.held_for, self.give_back, request)
             return
         request.held_for += seconds
         if hold.counted:
@@ -87,5 +89,9 @@ class Holding(bootsteps.StartStopStep):
         except self.consumer.connection_errors:
             return  # the broker restores what a lost connection held
 
-    def _is_amqp(self) -> bool:
-        return bool(self.consumer.connection.transport.driver_type == "amqp")
+    def _longest(self) -> float:
+        """Return for how long the broker lets a message wait."""
+        consumer = self.consumer
+        if consumer.connection.transport.driver_type != "amqp":
+            return inf
+        return timeout_of(consumer.task_consumer.queues) / _SHARE
