@@ -74,6 +74,9 @@ EVENTS: dict[str, Event] = {
         ("node", "pids", "claims", "messages"),
     ),
     "node_name_taken": Event(logging.WARNING, "another worker of this node name is alive", ("node", "pid")),
+    "stolen": Event(
+        logging.WARNING, "another consumer's shorter visibility timeout took a message that is held here", _JOB
+    ),
     "published_again": Event(logging.WARNING, "submission vanished from the broker, published again", _JOB),
     "lost": Event(logging.ERROR, "published again and again, never settled: dead-lettered", _JOB),
     # dead letters

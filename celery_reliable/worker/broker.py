@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_reliable.payloads import Envelope
 
 _TIMEOUT = 5.0
-_CHUNK = 500
+_CHUNK = 1000
 _NEAR = 200  # messages at the near end of a list that are looked at
 
 _TASK_ID = re.compile(rb'"id": *"([^"]+)"')
@@ -29,9 +29,13 @@ _TASK_ID = re.compile(rb'"id": *"([^"]+)"')
 _EXTEND = """
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1000000
-local moved = 0
-for i = 1, #ARGV do moved = moved + redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', now, ARGV[i]) end
-return moved
+local missing = {}
+for i = 1, #ARGV do
+  if redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', now, ARGV[i]) == 0 and not redis.call('ZSCORE', KEYS[1], ARGV[i]) then
+    missing[#missing + 1] = ARGV[i]
+  end
+end
+return missing
 """
 
 # By a script: a client that speaks RESP3 gets floats, which do not compare with what Redis says of a score later.
@@ -67,10 +71,18 @@ class RedisBroker:
         """Return the tags of all messages that this worker holds: running, prefetched, waiting, with an ETA."""
         return internals.held_tags(self._channel.qos)
 
-    def extend(self, tags: Sequence[str]) -> int:
-        """Make the messages this worker holds as young as if they had just been received; one round trip for 500."""
-        chunks = (tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK))
-        return sum(int(self._extend(keys=[self._key("unacked_index_key")], args=list(chunk))) for chunk in chunks)
+    def extend(self, tags: Sequence[str]) -> list[str]:
+        """Make messages as young as if they had just been received; one round trip for 1000. Returns those not there."""
+        missing: list[bytes] = []
+        for start in range(0, len(tags), _CHUNK):
+            chunk = tags[start : start + _CHUNK]
+            missing += self._extend(keys=[self._key("unacked_index_key")], args=list(chunk))
+        return [tag.decode() for tag in missing]
+
+    def message_held(self, tag: str) -> Any:
+        """Return a message that this worker holds, None when it has been acked meanwhile."""
+        qos = self._channel.qos
+        return None if tag in qos._dirty else qos._delivered.get(tag)  # noqa: SLF001  # no public name (5.7)
 
     def held_anywhere(self) -> dict[str, str]:
         """Return the tags of all held messages of the whole fleet, with their scores as Redis writes them."""

@@ -100,6 +100,8 @@ class Rounds:
         self._ledger = LedgerSweep(consumer.app)
         self._fleet = FleetQueues(self._runtime.store.notes)
         self._extended = float("-inf")
+        self._interval = self._runtime.settings.lease_ttl / _RENEWALS
+        self._stolen: set[str] = set()
 
     def go(self) -> None:
         """Do one round. What cannot be reached now is looked at again in a second, from the beginning."""
@@ -126,12 +128,22 @@ class Rounds:
 
     def _extend(self, broker: RedisBroker) -> None:
         now = time.monotonic()
-        if now - self._extended < self._runtime.settings.lease_ttl / _RENEWALS - _EACH / 2:
+        if now - self._extended < self._interval - _EACH / 2:
             return
         held = {*broker.held_here(), *internals.running_tags()}  # what runs may be of an earlier connection
-        if held:
-            broker.extend(sorted(held))
+        missing = broker.extend(sorted(held)) if held else []
         self._extended = now
+        self._tell_stolen(broker, missing)
+
+    def _tell_stolen(self, broker: RedisBroker, missing: list[str]) -> None:
+        """Say what another consumer took out of our hands, with a visibility timeout shorter than our beat; hurry."""
+        stolen = {tag: message for tag in missing if (message := broker.message_held(tag)) is not None}
+        for tag, message in stolen.items():
+            if tag not in self._stolen:
+                self._interval = _EACH
+                facts = {"task": message.headers.get("task"), "task_id": message.headers.get("id")}
+                self._runtime.events.emit("stolen", **facts, key="")
+        self._stolen = set(stolen)
 
     def _lead(self, broker: RedisBroker) -> None:
         """Watch if this worker is one of the two, act if it is the leader."""

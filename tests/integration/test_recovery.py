@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 import uuid
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
+PLAIN = "tests.integration.apps.plain"
 LEASE = 3.0
 DEADLINE = 30.0
 
@@ -232,3 +234,22 @@ def test_another_application_s_messages_are_left_alone(stage: Stage, broker: red
 
     assert broker.hexists("unacked", "t")
     assert stage.events("restored") == []
+
+
+def test_theft_by_a_shorter_visibility_timeout_is_told(
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers
+) -> None:
+    """A worker of another application, on the same database, with a timeout below our beat: the job runs once."""
+    label = uuid.uuid4().hex
+    start(workers, stage, "ours")
+    job = app.tasks["held"].delay(label, "gate")
+    stage.wait_entries(label, 1)
+    options = {"visibility_timeout": 0.1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    thief = dataclasses.replace(stage, conf={"broker_transport_options": options})
+    workers.start(PLAIN, pool="solo", name="theirs", queues=["theirs"], env=thief.environment(), arguments=QUICK)
+
+    stage.wait_event("stolen", job.id, timeout=DEADLINE)
+    stage.open("gate")
+    assert job.get(timeout=DEADLINE) is None
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
+    assert len(stage.events("stolen", job.id)) == 1
