@@ -79,6 +79,7 @@ EVENTS: dict[str, Event] = {
     ),
     "published_again": Event(logging.WARNING, "submission vanished from the broker, published again", _JOB),
     "lost": Event(logging.ERROR, "published again and again, never settled: dead-lettered", _JOB),
+    "purged": Event(logging.WARNING, "messages dropped by an operator, their submissions ended", ("queue", "count")),
     # dead letters
     "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
     "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),

@@ -72,9 +72,12 @@ class Holding(bootsteps.StartStopStep):
         state.task_reserved(request)
         self.consumer.on_task_request(request)
 
-    def give_back(self, request: ReliableRequest) -> None:
+    def give_back(self, request: ReliableRequest, *, after: float = 0.0) -> None:
         """Return the message to the near end of its queue, in the consumer's own thread."""
         if request.acknowledged:
+            return
+        if after:
+            self._later(after, self.give_back, request)
             return
         request.acknowledged = True
         state.task_ready(request)

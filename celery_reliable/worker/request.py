@@ -90,7 +90,7 @@ class ReliableRequest(Request):
         if isinstance(exc, Reject) and isinstance(exc.reason, Hold):
             return self._wait(exc.reason)
         if isinstance(exc, Reject) and isinstance(exc.reason, GiveBack):
-            return self._return()
+            return self._return(exc.reason)
         gone = isinstance(exc, TimeLimitExceeded | WorkerLostError)
         if gone and self.task.acks_late and not self._ended_on_purpose():
             return self._lost(exc)
@@ -126,9 +126,9 @@ class ReliableRequest(Request):
         task_ready(self)
         self.runtime.holding.hold(self, hold)
 
-    def _return(self) -> None:
+    def _return(self, give_back: GiveBack) -> None:
         task_ready(self)
-        self.runtime.holding.give_back(self)
+        self.runtime.holding.give_back(self, after=give_back.after)
 
     def _lost(self, exc: BaseException) -> None:
         """Free the lease of a child seen to die and give the message back: the next claim judges by count."""
