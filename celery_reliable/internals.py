@@ -18,6 +18,7 @@ from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from celery.worker import state
+from kombu.transport.redis import _socket_readable
 from kombu.transport.virtual import QoS as VirtualQoS
 
 if TYPE_CHECKING:
@@ -225,3 +226,29 @@ def mark_deliveries(qos: Any, *, name: str, mark: Callable[[], str]) -> None:
 def is_redelivered(message: Message) -> bool:
     """Tell whether a message was out before: AMQP says so in the delivery, kombu's Redis transport (5.7) in the headers."""
     return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))
+
+
+def return_late_replies(channel: Any) -> None:
+    """Put back at once the message that answers a BRPOP which was sent before the prefetch count was used up.
+
+    When a message that waited (ETA, hold) starts to run, the prefetch count falls and the BRPOP that it had allowed is
+    still pending. kombu (5.7, ``MultiChannelPoller._pause_brpop``) leaves its answer in the socket until there is room:
+    a message in no queue and not among the unacked, for as long as a task runs, and lost if the worker is killed.
+    """
+
+    def put_back(asked: Any, _fileno: int) -> None:
+        connection = asked.client.connection
+        if not _socket_readable(connection._sock):  # noqa: SLF001
+            return  # no answer yet: it goes on being polled
+        try:
+            reply = asked.client.parse_response(connection, "BRPOP")
+        except asked.connection_errors:
+            connection.disconnect()
+            raise
+        finally:
+            asked._in_poll = None  # noqa: SLF001
+        if reply:
+            with asked.conn_or_acquire() as client:
+                client.rpush(*reply)
+
+    channel.connection.cycle._pause_brpop = put_back  # noqa: SLF001

@@ -36,5 +36,6 @@ class Reconnecting(bootsteps.StartStopStep):
         internals.outlive_connection(self._channel, successor=lambda: self._channel)
         internals.restore_only_at_the_end(self._channel.qos)
         internals.mark_deliveries(self._channel.qos, name=TOKEN, mark=runtime_of(parent.app).new_token)
+        internals.return_late_replies(self._channel)
         if lost is not None:
             internals.give_back_left_over(lost.qos, self._channel.qos, but=internals.running_tags())

@@ -253,3 +253,26 @@ def test_theft_by_a_shorter_visibility_timeout_is_told(
     assert job.get(timeout=DEADLINE) is None
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
     assert len(stage.events("stolen", job.id)) == 1
+
+
+def test_busy_worker_keeps_no_message_in_its_socket(app: Celery, stage: Stage, workers: Workers, pool: str) -> None:
+    """A worker that waits for a time asks for one more message; what comes when it has become busy is not kept.
+
+    Where there is no event loop (threads, green pools) it is received as usual: then it is among the unacked.
+    The question stays open for a second, here for longer, so that the message surely meets it.
+    """
+    label = uuid.uuid4().hex
+    options = {"polling_interval": 20, "unacked_restore_interval": 1}
+    asking = dataclasses.replace(stage, conf={"broker_transport_options": options})
+    workers.start(APP, concurrency=1, env=asking.environment(), arguments=QUICK)
+    job = app.tasks["held"].apply_async((label, "gate"), countdown=2)
+    stage.wait_entries(label, 1)
+    other = app.tasks["add"].delay(1, f"{label}:other")
+    wait_until(
+        lambda: all(stage.messages() == (1, 1) for _ in range(20)), 5.0, "the other one in the queue, and staying"
+    )
+    stage.open("gate")
+
+    assert job.get(timeout=DEADLINE) is None
+    assert other.get(timeout=DEADLINE) == 2
+    assert len(stage.entries(f"{label}:other")) == 1

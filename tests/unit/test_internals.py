@@ -14,8 +14,9 @@ from celery.worker import request as celery_request
 from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu import Connection
+from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
-from kombu.transport.redis import Channel, QoS
+from kombu.transport.redis import Channel, MultiChannelPoller, QoS
 
 from celery_reliable import ReliableTask, internals
 
@@ -79,6 +80,8 @@ def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
         (Consumer, ["apply_eta_task", "call_soon"]),
         (state, ["active_requests", "task_reserved", "task_ready", "task_scheduled"]),
         (QoS, ["restore_by_tag", "ack", "reject", "restore_unacked_once", "_flush"]),
+        (MultiChannelPoller, ["_pause_brpop", "_update_brpop_polling", "on_readable"]),
+        (redis_transport, ["_socket_readable"]),
         (Channel, ["_get_pool", "_lookup", "_do_restore_message", "pool", "close"]),
     ],
 )
@@ -124,3 +127,9 @@ def test_held_tags_are_those_delivered_and_not_acked() -> None:
     qos.append("message", "two")
     qos.ack("one")
     assert internals.held_tags(qos) == ["two"]
+
+
+def test_answer_to_a_late_question_is_paused_by_one_method() -> None:
+    """Which ``return_late_replies`` replaces on the instance."""
+    for method in (MultiChannelPoller._update_brpop_polling, MultiChannelPoller.on_readable):
+        assert "self._pause_brpop(" in inspect.getsource(method)
