@@ -255,7 +255,7 @@ def test_theft_by_a_shorter_visibility_timeout_is_told(
     assert len(stage.events("stolen", job.id)) == 1
 
 
-def test_busy_worker_keeps_no_message_in_its_socket(app: Celery, stage: Stage, workers: Workers, pool: str) -> None:
+def test_busy_worker_keeps_no_message_in_its_socket(app: Celery, stage: Stage, workers: Workers) -> None:
     """A worker that waits for a time asks for one more message; what comes when it has become busy is not kept.
 
     Where there is no event loop (threads, green pools) it is received as usual: then it is among the unacked.
