@@ -58,6 +58,7 @@ EVENTS: dict[str, Event] = {
     "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),
     "renew_failed": Event(logging.WARNING, "leases could not be renewed", ("held",)),
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
+    "extend_failed": Event(logging.WARNING, "messages held here could not be kept invisible on SQS", ("held",)),
     # recovery
     "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
     "consumer_timeout": Event(

@@ -224,6 +224,22 @@ def test_long_job_is_not_given_to_a_second_worker(app: Celery, stage: Stage, wor
     assert stage.events("busy") == []
 
 
+def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, broker: redis.Redis) -> None:
+    """And those that are not there any more are named, and not made to be there again."""
+    tags = [f"tag-{number:04}" for number in range(1000)]
+    broker.zadd("unacked_index", dict.fromkeys(tags[1:], 1.0))
+    with app.connection_for_write() as connection:
+        view = RedisBroker(connection.default_channel)
+        view.extend(tags[:1])  # the script is loaded by the first call
+        broker.config_resetstat()
+        assert view.extend(tags) == tags[:1]
+        view.close()
+    calls = {name: facts["calls"] for name, facts in broker.info("commandstats").items()}
+    assert calls.pop("cmdstat_evalsha") == 1
+    assert broker.zcount("unacked_index", 2, "+inf") == 999
+    assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
+
+
 def test_another_application_s_messages_are_left_alone(stage: Stage, broker: redis.Redis, workers: Workers) -> None:
     """A message without our header belongs to somebody whose visibility timeout may be hours."""
     message = {"body": "e30=", "headers": {"id": "foreign", "task": "theirs"}, "properties": {"delivery_tag": "t"}}
