@@ -58,8 +58,26 @@ EVENTS: dict[str, Event] = {
     "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),
     "renew_failed": Event(logging.WARNING, "leases could not be renewed", ("held",)),
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
+    "extend_failed": Event(logging.WARNING, "messages held here could not be kept invisible on SQS", ("held",)),
     # recovery
     "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "consumer_timeout": Event(
+        logging.WARNING,
+        "a task may run longer than RabbitMQ's consumer_timeout: raise that, or x-consumer-timeout of its queue",
+        ("task", "limit", "timeout"),
+    ),
+    "queue_unconsumed": Event(
+        logging.WARNING, "messages wait in a queue that no worker consumes: start one, or purge it", ("queue",)
+    ),
+    "rescued": Event(
+        logging.WARNING,
+        "predecessor of this node is gone, its work is taken over",
+        ("node", "pids", "claims", "messages"),
+    ),
+    "node_name_taken": Event(logging.WARNING, "another worker of this node name is alive", ("node", "pid")),
+    "stolen": Event(
+        logging.WARNING, "another consumer's shorter visibility timeout took a message that is held here", _JOB
+    ),
     "published_again": Event(logging.WARNING, "submission vanished from the broker, published again", _JOB),
     "lost": Event(logging.ERROR, "published again and again, never settled: dead-lettered", _JOB),
     # heartbeat
@@ -74,6 +92,7 @@ EVENTS: dict[str, Event] = {
         logging.ERROR, "heartbeat file not written, probes will fail: make its folder writable", ("place", "error")
     ),
     "healthz_failed": Event(logging.ERROR, "HTTP probes are not answered: address not free", ("place", "error")),
+    "purged": Event(logging.WARNING, "messages dropped by an operator, their submissions ended", ("queue", "count")),
     # dead letters
     "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
     "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from celery.worker import state
+from kombu.transport.redis import _socket_readable
 from kombu.transport.virtual import QoS as VirtualQoS
 
 if TYPE_CHECKING:
@@ -135,8 +136,8 @@ def has_room(consumer: Any) -> bool:
     return not limit or held + sum(len(bucket.contents) for bucket in buckets) < limit
 
 
-def running_requests() -> list[Any]:
-    """Copy the requests that run in this worker: a WeakSet (5.7) that the event loop changes meanwhile."""
+def active_requests() -> list[Any]:
+    """Return the requests that run: a copy of ``state.active_requests`` (5.7), a WeakSet that changes meanwhile."""
     while True:
         try:
             return list(state.active_requests)
@@ -148,3 +149,127 @@ def pool_name(pool: Any) -> str:
     """Return the name under which ``--pool`` knows a pool: that of its module (5.7)."""
     name = type(pool).__module__.rpartition(".")[2]
     return {"thread": "threads"}.get(name, name)
+
+
+# --- a connection to Redis that is lost
+
+
+def running_tags() -> set[str]:
+    """Return the delivery tags of all messages that run and are not acknowledged, whichever connection brought them."""
+    return {str(one.message.delivery_tag) for one in active_requests() if not one.acknowledged}
+
+
+def held_tags(qos: Any) -> list[str]:
+    """Return the tags of all messages that a virtual channel holds: ``_delivered`` without ``_dirty`` (kombu 5.7)."""
+    while True:
+        try:
+            return [tag for tag in list(qos._delivered) if tag not in qos._dirty]  # noqa: SLF001
+        except RuntimeError:  # changed meanwhile
+            continue
+
+
+def outlive_connection(channel: Any, *, successor: Callable[[], Any]) -> None:
+    """Let a Redis channel ack and give back messages after its connection was closed.
+
+    kombu (5.7) makes new clients from `_get_pool`, which asks the connection for its address, and finds a message's
+    queue through the connection's state. Of a closed one it gets an AttributeError, which ends the worker's main process
+    or, in `_do_restore_message`, drops the message. Instead: the pool of the living channel, and the bindings that
+    ``successor()``, the channel of the next connection, knows.
+    """
+    make_pool, look_up = channel._get_pool, channel._lookup  # noqa: SLF001
+    pools = {False: channel.pool}
+
+    def get_pool(asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002  # kombu's signature
+        if is_connected(channel):
+            pools[asynchronous] = make_pool(asynchronous)
+        return pools[asynchronous]
+
+    def lookup(exchange: str, routing_key: str, default: str | None = None) -> Any:
+        if is_connected(channel):
+            return look_up(exchange, routing_key, default)
+        heir = successor()
+        if not is_connected(heir):
+            raise ConnectionError("no connection to the broker; the message stays with it until there is one")
+        return heir._lookup(exchange, routing_key, default)  # noqa: SLF001
+
+    channel._get_pool, channel._lookup = get_pool, lookup  # noqa: SLF001
+
+
+def is_connected(channel: Any) -> bool:
+    """Tell whether a virtual channel still belongs to a connection: kombu (5.7) takes away both references."""
+    return getattr(getattr(channel, "connection", None), "client", None) is not None
+
+
+def restore_only_at_the_end(qos: Any) -> None:
+    """Take ``restore_unacked_once`` (kombu 5.7) of a Redis channel out of the way of a lost connection.
+
+    It is called at each close of the channel, also of one whose server is away or hangs, and gives back what still
+    runs. Instead: nothing while the worker goes on; all when it ends, without an error.
+    """
+    restore = qos.restore_unacked_once
+
+    def restore_unacked_once(stderr: Any = None) -> None:
+        qos._on_collect.cancel()  # noqa: SLF001
+        if state.should_stop is None and state.should_terminate is None:
+            return
+        try:
+            restore(stderr)
+        except qos.channel.connection_errors:
+            return  # the sweep of silent messages brings back what could not be given back
+
+    qos.restore_unacked_once = restore_unacked_once
+
+
+def give_back_left_over(old: Any, new: Any, *, but: Collection[str]) -> int:
+    """Give back, through a new channel, what an old one held, except for the tags in ``but``. Returns how many."""
+    left = [tag for tag in held_tags(old) if tag not in but]
+    for tag in left:
+        new.restore_by_tag(tag, leftmost=False)
+        VirtualQoS.ack(old, tag)
+    return len(left)
+
+
+def mark_deliveries(qos: Any, *, name: str, mark: Callable[[], str]) -> None:
+    """Write ``mark()`` into the properties of each message that a Redis channel notes as out.
+
+    ``QoS.append`` (kombu 5.7) stores ``message._raw`` among the unacked, so that whoever looks there sees whose it is;
+    its properties are those of the message.
+    """
+    append = qos.append
+
+    def marked(message: Any, delivery_tag: str) -> None:
+        message._raw["properties"][name] = mark()  # noqa: SLF001
+        append(message, delivery_tag)
+
+    qos.append = marked
+
+
+def is_redelivered(message: Message) -> bool:
+    """Tell whether a message was out before: AMQP says so in the delivery, kombu's Redis transport (5.7) in the headers."""
+    return bool(message.delivery_info.get("redelivered") or message.headers.get("redelivered"))
+
+
+def return_late_replies(channel: Any) -> None:
+    """Put back at once the message that answers a BRPOP which was sent before the prefetch count was used up.
+
+    When a message that waited (ETA, hold) starts to run, the prefetch count falls and the BRPOP that it had allowed is
+    still pending. kombu (5.7, ``MultiChannelPoller._pause_brpop``) leaves its answer in the socket until there is room:
+    a message in no queue and not among the unacked, for as long as a task runs, and lost if the worker is killed.
+    """
+
+    def put_back(asked: Any, _fileno: int) -> None:
+        connection = asked.client.connection
+        if not _socket_readable(connection._sock):  # noqa: SLF001
+            return  # no answer yet: it goes on being polled
+        try:
+            reply = asked.client.parse_response(connection, "BRPOP")
+        except asked.connection_errors:
+            connection.disconnect()
+            raise
+        finally:
+            asked._in_poll = None  # noqa: SLF001
+        if reply:
+            with asked.conn_or_acquire() as client:
+                client.rpush(*reply)
+
+    channel.connection.cycle._pause_brpop = put_back  # noqa: SLF001

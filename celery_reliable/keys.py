@@ -24,6 +24,7 @@ from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.base import Job, Kind
 
 HEADER = "reliable"
+TOKEN = "reliable_token"  # noqa: S105  # a name, not a secret: where request and message have the token of a delivery
 MAX_KEY_BYTES = 512
 MAX_ID_BYTES = 255
 _NAMESPACE = uuid.UUID("c3f0f5f8-3a0e-5b7c-9d51-5e1a1be5f0a1")
@@ -268,3 +269,8 @@ def identity_of(header: object, *, task_id: str, nesting: int = 0) -> Identity |
     kind = cast("Kind", header.get("k", "own"))
     job = Job(header.get("key") or own_key(task_id, nesting), kind, int(header.get("s") or 0))
     return Identity(job, task_id, header.get("f", ""), int(header.get("l") or 0), nesting)
+
+
+def owner_of(token: str) -> str:
+    """Return whose delivery has this token: it begins with its owner's (`Runtime.new_token`); "" for any other."""
+    return token.rpartition(".")[0]

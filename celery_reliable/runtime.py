@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import threading
@@ -47,6 +48,14 @@ class Runtime:
     def owner(self) -> str:
         """Return the random token of this worker's or beat's process. Its pool children do not ask."""
         return internals.new_token()
+
+    @cached_property
+    def _numbers(self) -> Iterator[int]:
+        return itertools.count()
+
+    def new_token(self) -> str:
+        """Return a token that no other delivery has, and that tells whose it is: it begins with the owner's."""
+        return f"{self.owner}.{next(self._numbers):x}"
 
     @cached_property
     def host(self) -> str:

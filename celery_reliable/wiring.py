@@ -31,6 +31,10 @@ WORKER_STEPS = (
 )
 CONSUMER_STEPS = (
     "celery_reliable.worker.holding:Holding",
+    "celery_reliable.worker.reconnecting:Reconnecting",
+    "celery_reliable.worker.consumer_timeout:ConsumerTimeout",
+    "celery_reliable.worker.sqs:SqsKeeper",
+    "celery_reliable.worker.rescue:Rescue",
     "celery_reliable.worker.recovery:Recovery",
     "celery_reliable.worker.reaping:Reaping",
     "celery_reliable.worker.waker:Waker",

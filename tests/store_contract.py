@@ -1639,6 +1639,7 @@ class Serving:
         }
         assert {name: words[name] for name in wanted} == wanted
         assert words["task_id"] == "A"
+        assert harness.store.free(harness.job, token=words["holder"], evidence=b"{}", keep=LONG)
 
     def test_inspect_of_nothing_is_empty(self, harness: StoreUnderTest) -> None:
         """STYLE 10: no record is not an empty record."""

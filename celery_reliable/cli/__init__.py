@@ -17,6 +17,7 @@ from celery_reliable.wiring import connect_signals
 _COMMANDS: Final[Mapping[str, str]] = {
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
+    "purge": "celery_reliable.cli.purge:purge",
 }
 
 
@@ -38,7 +39,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup)
 def reliable() -> None:
-    """Look after reliable tasks: dead letters, and changes that would make more of them."""
+    """Look after reliable tasks: dead letters, changes that would make more of them, queues to be emptied."""
 
 
 connect_signals()  # the plug-in is one of the doors of `celery_reliable.wiring`: being imported is all it can do

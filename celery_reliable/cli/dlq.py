@@ -48,7 +48,7 @@ def dlq() -> None:
 @click.pass_context
 def list_letters(ctx: click.Context, /, *, limit: int, as_json: bool, **given: Any) -> None:
     """List dead letters, newest first."""
-    with _friendly_errors():
+    with friendly_errors():
         letters = letters_of(ctx.obj.app)
         found = letters.search(filter_of(given, now=letters.now()))
         if as_json:
@@ -66,7 +66,7 @@ def list_letters(ctx: click.Context, /, *, limit: int, as_json: bool, **given: A
 @click.pass_context
 def show(ctx: click.Context, /, *, letter_id: str, as_json: bool) -> None:
     """Show one dead letter: ID is a letter or task id, or its beginning."""
-    with _friendly_errors():
+    with friendly_errors():
         letters = letters_of(ctx.obj.app)
         letter = _only(letters, letter_id)
         if as_json:
@@ -81,7 +81,7 @@ def show(ctx: click.Context, /, *, letter_id: str, as_json: bool) -> None:
 @click.pass_context
 def stats(ctx: click.Context, /, *, limit: int, as_json: bool) -> None:
     """Count dead letters by reason, task, queue and group."""
-    with _friendly_errors():
+    with friendly_errors():
         letters = letters_of(ctx.obj.app)
         found = letters.stats()
         if as_json:
@@ -127,7 +127,7 @@ def replay(
     if edit and (len(letter_ids) != 1 or dry_run):
         raise click.UsageError("--args and --kwargs change one letter: name it by its ID, without --dry-run.")
     outcome = progress.Outcome(ctx, as_json=as_json, dry_run=dry_run)
-    with _friendly_errors():
+    with friendly_errors():
         letters = letters_of(ctx.obj.app)
         wanted = _wanted(letters, letter_ids, given)
         if edit:
@@ -173,7 +173,7 @@ def discard(
 ) -> None:
     """Drop dead letters for good; their keys may be submitted again."""
     _refuse_unnarrowed(letter_ids, given, everything=everything)
-    with _friendly_errors():
+    with friendly_errors():
         letters = letters_of(ctx.obj.app)
         found = letters.search(_wanted(letters, letter_ids, given))
         chosen = [(letter.id, letter.task) for letter in itertools.islice(found, limit)]
@@ -245,7 +245,7 @@ def _fingerprint(app: Celery, envelope: Envelope) -> str:
 
 
 @contextmanager
-def _friendly_errors() -> Iterator[None]:
+def friendly_errors() -> Iterator[None]:
     """Turn what may go wrong for an operator into one line and exit code 1."""
     try:
         yield

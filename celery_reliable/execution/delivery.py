@@ -24,6 +24,7 @@ _NOT_CLAIMED = Run(0, 0, 0, 0)
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _LONGEST_WAIT = 15.0
+_SHARE_OF_WAIT = 5  # of the wait, when the message is given back after it
 SHORTEST_WAIT = 1.0
 """Seconds: at most one claim a second for each waiting message."""
 
@@ -120,7 +121,8 @@ class Delivery:
         wait = self.runtime.random.uniform(SHORTEST_WAIT, _LONGEST_WAIT)
         self.emit("store_unavailable", verb=verb, wait=wait)
         if self.settings.on_store_down == "reject":
-            raise Reject(GiveBack(str(exc)), requeue=True) from exc
+            # Not at once: it is received again at once, by a worker that meets the same outage.
+            raise Reject(GiveBack(str(exc), after=max(wait / _SHARE_OF_WAIT, SHORTEST_WAIT)), requeue=True) from exc
         raise Reject(Hold(wait, f"store away: {exc}", counted=False), requeue=True) from exc
 
     def wait_to_publish(self, what: str, exc: Exception) -> NoReturn:

@@ -58,7 +58,7 @@ class Settings:
         unit="replicas",
     )
     on_store_down: str = rules.choice(
-        "A message whose claim cannot be asked for: hold it until the store is back, or give it back to the queue at once.",
+        "A message whose claim cannot be asked for: hold it until the store is back, or give it back to the queue after one to three seconds.",
         "wait",
         "reject",
     )

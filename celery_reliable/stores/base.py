@@ -455,7 +455,10 @@ class Store(Protocol):
         ...
 
     def inspect(self, job: Job) -> Mapping[str, str]:
-        """Return the record in words, for people: ``state life fence attempt delivery snoozes task_id ...``; {} = none."""
+        """Return the record in words, for people: ``state life fence attempt delivery snoozes task_id ...``; {} = none.
+
+        ``holder`` is the token of the claim while it runs.
+        """
         ...
 
     def findings(self) -> list[str]:

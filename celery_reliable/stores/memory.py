@@ -939,6 +939,8 @@ def _in_words(record: _Record) -> dict[str, str]:
     }
     if record.state == "over":
         words["reason"] = record.reason
+    if record.state == "running":
+        words["holder"] = record.token
     if record.letter_id:
         words["letter_id"] = record.letter_id
     return words

@@ -579,6 +579,8 @@ def _in_words(raw: bytes) -> dict[str, str]:
     words["attempt"] = str(int(words.pop("attempts")) + 1)
     words["delivery"] = str(int(words.pop("lost")) + 1)
     token = words.pop("token")
+    if state == "running":
+        words["holder"] = token
     if state in ("over", "dead"):
         words["reason" if state == "over" else "letter_id"] = token
     if words.get("reason") == "revoked":

@@ -9,24 +9,33 @@ thread of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celery_reliable.keys import HEADER
+from celery_reliable import internals
+from celery_reliable.errors import StoreError
+from celery_reliable.keys import HEADER, TOKEN, owner_of
 
 if TYPE_CHECKING:
     from celery_reliable.payloads import Envelope
 
 _TIMEOUT = 5.0
-_CHUNK = 500
+_CHUNK = 1000
 _NEAR = 200  # messages at the near end of a list that are looked at
+
+_TASK_ID = re.compile(rb'"id": *"([^"]+)"')
 
 _EXTEND = """
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1000000
-local moved = 0
-for i = 1, #ARGV do moved = moved + redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', now, ARGV[i]) end
-return moved
+local missing = {}
+for i = 1, #ARGV do
+  if redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', now, ARGV[i]) == 0 and not redis.call('ZSCORE', KEYS[1], ARGV[i]) then
+    missing[#missing + 1] = ARGV[i]
+  end
+end
+return missing
 """
 
 # By a script: a client that speaks RESP3 gets floats, which do not compare with what Redis says of a score later.
@@ -60,17 +69,20 @@ class RedisBroker:
 
     def held_here(self) -> list[str]:
         """Return the tags of all messages that this worker holds: running, prefetched, waiting, with an ETA."""
-        while True:
-            try:
-                qos = self._channel.qos
-                return [tag for tag in list(qos._delivered) if tag not in qos._dirty]  # noqa: SLF001  # no public name (5.7)
-            except RuntimeError:  # changed meanwhile
-                continue
+        return internals.held_tags(self._channel.qos)
 
-    def extend(self, tags: Sequence[str]) -> int:
-        """Make the messages this worker holds as young as if they had just been received; one round trip for 500."""
-        chunks = (tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK))
-        return sum(int(self._extend(keys=[self._key("unacked_index_key")], args=list(chunk))) for chunk in chunks)
+    def extend(self, tags: Sequence[str]) -> list[str]:
+        """Make messages as young as if they had just been received; one round trip for 1000. Returns those not there."""
+        missing: list[bytes] = []
+        for start in range(0, len(tags), _CHUNK):
+            chunk = tags[start : start + _CHUNK]
+            missing += self._extend(keys=[self._key("unacked_index_key")], args=list(chunk))
+        return [tag.decode() for tag in missing]
+
+    def message_held(self, tag: str) -> Any:
+        """Return a message that this worker holds, None when it has been acked meanwhile."""
+        qos = self._channel.qos
+        return None if tag in qos._dirty else qos._delivered.get(tag)  # noqa: SLF001  # no public name (5.7)
 
     def held_anywhere(self) -> dict[str, str]:
         """Return the tags of all held messages of the whole fleet, with their scores as Redis writes them."""
@@ -83,10 +95,20 @@ class RedisBroker:
         parsed = {tag: json.loads(raw) for tag, raw in zip(tags, raws, strict=True) if raw}
         return {tag: tuple(one) for tag, one in parsed.items() if HEADER in (one[0].get("headers") or {})}
 
+    def marked(self, owners: Collection[str]) -> Iterator[tuple[str, tuple[dict[str, Any], str, str]]]:
+        """Yield the held messages that one of these owners received last, with exchange and routing key."""
+        wanted = [owner.encode() for owner in owners]
+        for tag, raw in self._client.hscan_iter(self._key("unacked_key"), count=_CHUNK):
+            if not any(owner in raw for owner in wanted):
+                continue
+            message, exchange, routing_key = json.loads(raw)
+            if owner_of(str(message["properties"].get(TOKEN))) in owners:
+                yield tag.decode(), (message, exchange, routing_key)
+
     def restore(self, tag: str, score: str, held: tuple[dict[str, Any], str, str]) -> bool:
         """Put a held message back to the near end of its queue, if its score has not moved since."""
         message, exchange, routing_key = held
-        message["headers"]["redelivered"] = True
+        message.setdefault("headers", {})["redelivered"] = True
         message["properties"]["delivery_info"]["redelivered"] = True
         done = False
         for name in self._channel._lookup(exchange, routing_key):  # noqa: SLF001  # as kombu's own restore (5.7)
@@ -99,11 +121,14 @@ class RedisBroker:
         return done
 
     def task_ids_held(self) -> set[str]:
-        """Return the task ids of all held messages."""
-        found = set()
+        """Return the task ids of all held messages.
+
+        And perhaps more, found in other headers: not parsed, since a worker may hold ten thousand of them.
+        """
+        found: set[bytes] = set()
         for _, raw in self._client.hscan_iter(self._key("unacked_key"), count=_CHUNK):
-            found.add(str((json.loads(raw)[0].get("headers") or {}).get("id")))
-        return found
+            found.update(_TASK_ID.findall(raw))
+        return {one.decode() for one in found}
 
     def oldest_stamp(self, queue: str, priority: int) -> int | None:
         """Return the submit stamp (microseconds) of the oldest message near the end of a queue from which is received.
@@ -157,3 +182,11 @@ def address_of(envelope: Envelope, *, default_queue: str) -> tuple[str, int]:
 def silent(seen: Iterable[tuple[str, tuple[str, float]]], *, now: float, after: float) -> list[str]:
     """Return the tags whose score has not moved for ``after`` seconds of the watcher's own clock."""
     return [tag for tag, (_, since) in seen if now - since >= after]
+
+
+def away() -> tuple[type[Exception], ...]:
+    """Return what is raised while broker or store are away."""
+    from kombu.exceptions import OperationalError  # noqa: PLC0415  # the drivers are imported where they are used
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    return (OSError, StoreError, RedisError, OperationalError)

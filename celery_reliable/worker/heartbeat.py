@@ -155,7 +155,7 @@ class Signs:
         return self._used_sight.look(_queues(self._consumer, watched=True))
 
     def _evidence(self, waiting: int | None, *, received: int) -> Evidence:
-        slots, running = int(self._consumer.pool.num_processes or 0), len(internals.running_requests())
+        slots, running = int(self._consumer.pool.num_processes or 0), len(internals.active_requests())
         room = running < slots and self._consumer.task_consumer is not None and internals.has_room(self._consumer)
         now = time.monotonic()
         return Evidence(
@@ -188,7 +188,7 @@ class Signs:
         if not seen.broker:  # at the start: give it a moment to connect
             return now - self._began >= self._interval
         alone = internals.pool_name(self._consumer.pool) == "solo"  # its tasks run in the loop's thread
-        return alone and any(self._loop.still_for() <= self._longest(one) for one in internals.running_requests())
+        return alone and any(self._loop.still_for() <= self._longest(one) for one in internals.active_requests())
 
     def _longest(self, request: Any) -> float:
         limit = request.time_limits[0] or request.task.time_limit

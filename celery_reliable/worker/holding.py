@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -9,13 +11,14 @@ from celery.worker import state
 
 from celery_reliable import internals
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.consumer_timeout import timeout_of
+from celery_reliable.worker.rescue import free_holder
 
 if TYPE_CHECKING:
     from celery_reliable.worker.request import ReliableRequest
     from celery_reliable.worker.waiting import Hold
 
-# RabbitMQ closes a channel whose message stays unacknowledged for consumer_timeout, half an hour by default.
-_LONGEST_AMQP_HOLD = 600.0
+_SHARE = 3  # RabbitMQ closes the channel of a message that is out for its consumer_timeout: held for a third of that
 
 
 class Holding(bootsteps.StartStopStep):
@@ -30,16 +33,19 @@ class Holding(bootsteps.StartStopStep):
         """Offer itself to the requests of this app."""
         super().__init__(parent, **kwargs)
         self.consumer = parent
-        runtime_of(parent.app).holding = self
+        self._runtime = runtime_of(parent.app)
+        self._runtime.holding = self
+        self._gone: Collection[str] = ()
 
     def start(self, parent: Any) -> None:
         """Nothing to start: the consumer's timer does the waiting."""
 
     def hold(self, request: ReliableRequest, hold: Hold) -> None:
-        """Run the request again after the hold; on AMQP give it back after ten minutes in all."""
-        seconds = max(hold.seconds, 0.01)
-        if self._is_amqp() and request.held_for + seconds > _LONGEST_AMQP_HOLD:
-            self._later(_LONGEST_AMQP_HOLD - request.held_for, self.give_back, request)
+        """Run the request again after the hold; on AMQP give it back in time, by default after ten minutes in all."""
+        seconds = 0.01 if self._waits_for_nobody(request, hold) else max(hold.seconds, 0.01)
+        longest = self._longest()
+        if request.held_for + seconds > longest:
+            self._later(longest - request.held_for, self.give_back, request)
             return
         request.held_for += seconds
         if hold.counted:
@@ -47,6 +53,16 @@ class Holding(bootsteps.StartStopStep):
             self._later(seconds, self.consumer.apply_eta_task, request)
             return
         self._later(seconds, self._run_again, request)
+
+    def expect_leases_of(self, owners: Collection[str]) -> None:
+        """Take the owners whose processes are gone: a message that meets a lease of theirs waits no longer."""
+        self._gone = owners
+
+    def _waits_for_nobody(self, request: ReliableRequest, hold: Hold) -> bool:
+        """End the lease that a returned message has met, if its holder is gone."""
+        if not self._gone or hold.why != "busy" or not internals.is_redelivered(request.message):
+            return False
+        return free_holder(self._runtime, request.job, gone=self._gone)
 
     def _later(self, seconds: float, action: Any, request: ReliableRequest) -> None:
         request._eta_timer_entry = self.consumer.timer.call_after(max(seconds, 0.01), action, (request,))  # noqa: SLF001  # what the strategy sets (5.7), so that on_close can cancel it
@@ -56,9 +72,12 @@ class Holding(bootsteps.StartStopStep):
         state.task_reserved(request)
         self.consumer.on_task_request(request)
 
-    def give_back(self, request: ReliableRequest) -> None:
+    def give_back(self, request: ReliableRequest, *, after: float = 0.0) -> None:
         """Return the message to the near end of its queue, in the consumer's own thread."""
         if request.acknowledged:
+            return
+        if after:
+            self._later(after, self.give_back, request)
             return
         request.acknowledged = True
         state.task_ready(request)
@@ -73,5 +92,9 @@ class Holding(bootsteps.StartStopStep):
         except self.consumer.connection_errors:
             return  # the broker restores what a lost connection held
 
-    def _is_amqp(self) -> bool:
-        return bool(self.consumer.connection.transport.driver_type == "amqp")
+    def _longest(self) -> float:
+        """Return for how long the broker lets a message wait."""
+        consumer = self.consumer
+        if consumer.connection.transport.driver_type != "amqp":
+            return inf
+        return timeout_of(consumer.task_consumer.queues) / _SHARE

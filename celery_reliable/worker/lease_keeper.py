@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 from celery.worker import state
 
+from celery_reliable import internals
 from celery_reliable.errors import StoreError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.request import ReliableRequest
@@ -88,7 +89,8 @@ class LeaseKeeper(bootsteps.StartStopStep):
         self._lost_before = lost_tokens
 
     def _claims(self) -> list[tuple[Job, str, float, ReliableRequest]]:
-        running = [one for one in _snapshot() if isinstance(one, ReliableRequest) and one._app is self._app]  # noqa: SLF001  # no public name (5.7)
+        ours = [one for one in internals.active_requests() if isinstance(one, ReliableRequest)]
+        running = [one for one in ours if one._app is self._app]  # noqa: SLF001  # no public name (5.7)
         return [(one.job, one.token, one.settings.lease_ttl, one) for one in running if self._is_kept(one)]
 
     def _is_kept(self, request: ReliableRequest) -> bool:
@@ -108,12 +110,3 @@ class LeaseKeeper(bootsteps.StartStopStep):
             runtime_of(self._app).events.emit(
                 "runtime_exceeded", task=request.name, task_id=request.id, key=request.job.key
             )
-
-
-def _snapshot() -> list[Any]:
-    """Copy a WeakSet that the event loop changes meanwhile."""
-    while True:
-        try:
-            return list(state.active_requests)
-        except RuntimeError:
-            continue

@@ -17,21 +17,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
 from celery_reliable import internals, keys
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
-from celery_reliable.errors import StoreError
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import Envelope
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
-from celery_reliable.worker.broker import RedisBroker, address_of, silent
+from celery_reliable.worker.broker import RedisBroker, address_of, away, silent
+from celery_reliable.worker.fleet_queues import FleetQueues
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -40,9 +43,14 @@ _EACH = 1.0  # seconds between two looks
 _GAP = 3.0  # a longer one begins the watch anew
 _ROLE_TTL = 2.5
 _ROLES = ("leader", "standby")
-_ENTRIES = 500  # ledger entries looked at per look
+_ENTRIES = 500  # ledger entries looked at per look, at least
+_TIME = (
+    0.1  # seconds that a look goes on for with more of them: a ledger of a million is read in minutes, not in an hour
+)
 _MOST_TIMES = 3
 _RENEWALS = 3
+
+OldestStamp = Callable[[str, int], "int | None"]
 
 
 class Recovery(bootsteps.StartStopStep):
@@ -90,7 +98,10 @@ class Rounds:
         self._broker: RedisBroker | None = None
         self._watch = Watch()
         self._ledger = LedgerSweep(consumer.app)
+        self._fleet = FleetQueues(self._runtime.store.notes)
         self._extended = float("-inf")
+        self._interval = self._runtime.settings.lease_ttl / _RENEWALS
+        self._stolen: set[str] = set()
 
     def go(self) -> None:
         """Do one round. What cannot be reached now is looked at again in a second, from the beginning."""
@@ -99,8 +110,9 @@ class Rounds:
             if broker is None:
                 return
             self._extend(broker)
+            self._fleet.tell(self._queues())
             self._lead(broker)
-        except _away():
+        except away():
             self._watch.forget()
 
     def _current(self) -> RedisBroker | None:
@@ -116,12 +128,22 @@ class Rounds:
 
     def _extend(self, broker: RedisBroker) -> None:
         now = time.monotonic()
-        if now - self._extended < self._runtime.settings.lease_ttl / _RENEWALS - _EACH / 2:
+        if now - self._extended < self._interval - _EACH / 2:
             return
-        held = broker.held_here()
-        if held:
-            broker.extend(held)
+        held = {*broker.held_here(), *internals.running_tags()}  # what runs may be of an earlier connection
+        missing = broker.extend(sorted(held)) if held else []
         self._extended = now
+        self._tell_stolen(broker, missing)
+
+    def _tell_stolen(self, broker: RedisBroker, missing: list[str]) -> None:
+        """Say what another consumer took out of our hands, with a visibility timeout shorter than our beat; hurry."""
+        stolen = {tag: message for tag in missing if (message := broker.message_held(tag)) is not None}
+        for tag, message in stolen.items():
+            if tag not in self._stolen:
+                self._interval = _EACH
+                facts = {"task": message.headers.get("task"), "task_id": message.headers.get("id")}
+                self._runtime.events.emit("stolen", **facts, key="")
+        self._stolen = set(stolen)
 
     def _lead(self, broker: RedisBroker) -> None:
         """Watch if this worker is one of the two, act if it is the leader."""
@@ -136,7 +158,7 @@ class Rounds:
         self._watch.look(broker.held_anywhere())
         if role == "leader" and answer == "yes":
             self._restore(broker)
-            self._ledger.look(broker, queues=self._queues())
+            self._ledger.look(broker, queues=self._queues() | self._fleet.known())
 
     def _restore(self, broker: RedisBroker) -> None:
         tags = self._watch.silent(after=self._runtime.settings.lease_ttl)
@@ -196,10 +218,17 @@ class LedgerSweep:
         self._runtime: Runtime = runtime_of(app)
         self._quiet = 2 * self._runtime.settings.lease_ttl if quiet is None else quiet
         self._entries: Iterator[tuple[str, bytes]] = iter(())
+        self._unconsumed: set[str] = set()
 
     def look(self, broker: RedisBroker, *, queues: set[str]) -> None:
-        """Look at some entries; what is old and in sight of nobody is published again."""
-        suspects = [one for one in self._some() if self._is_suspect(one, broker, queues=queues)]
+        """Look at some entries; what is old and in sight of nobody is published again.
+
+        ``queues`` are those that somebody consumes. A message to another one waits for whoever will; that is told once.
+        """
+        self._unconsumed -= queues
+        oldest = cache(broker.oldest_stamp)  # one question for each list, however many entries it has
+        now = self._runtime.store.now()
+        suspects = [one for one in self._some() if self._is_suspect(one, oldest, now=now, queues=queues)]
         if not suspects:
             return
         held = broker.task_ids_held()
@@ -208,25 +237,34 @@ class LedgerSweep:
                 self._resend(envelope)
 
     def _some(self) -> Iterator[Envelope]:
-        for _ in range(_ENTRIES):
+        ends = time.monotonic() + _TIME
+        for number in count(1):
             found = next(self._entries, None)
             if found is None:
                 self._entries = self._runtime.store.ledger()
                 return
-            try:
+            with suppress(ValueError):  # of another version: its own workers will read it
                 yield Envelope.from_bytes(found[1])
-            except ValueError:
-                continue  # of another version: its own workers will read it
+            if number >= _ENTRIES and time.monotonic() >= ends:
+                return
 
-    def _is_suspect(self, envelope: Envelope, broker: RedisBroker, *, queues: set[str]) -> bool:
+    def _is_suspect(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> bool:
         """Tell an entry whose message must have been received long ago, by what its own list holds now."""
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
         stamp = _identity(envelope).job.stamp
-        age = (self._runtime.store.now() - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
-        if queue not in queues or age < self._quiet:
+        age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
+        if age < self._quiet:
             return False
-        oldest = broker.oldest_stamp(queue, priority)
-        return oldest is None or oldest > stamp
+        if queue not in queues:
+            self._tell_unconsumed(queue)
+            return False
+        found = oldest(queue, priority)
+        return found is None or found > stamp
+
+    def _tell_unconsumed(self, queue: str) -> None:
+        if queue not in self._unconsumed:
+            self._unconsumed.add(queue)
+            self._runtime.events.emit("queue_unconsumed", queue=queue)
 
     def _resend(self, envelope: Envelope) -> None:
         runtime, identity = self._runtime, _identity(envelope)
@@ -276,11 +314,3 @@ def _seconds_until(eta: str | None, stamp: int) -> float:
     due = datetime.fromisoformat(eta)
     aware = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
     return max(aware.timestamp() - stamp / 1e6, 0.0)
-
-
-def _away() -> tuple[type[Exception], ...]:
-    """Return what is raised while broker or store are away."""
-    from kombu.exceptions import OperationalError  # noqa: PLC0415  # the drivers are imported where they are used
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    return (OSError, StoreError, RedisError, OperationalError)

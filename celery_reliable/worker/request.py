@@ -12,9 +12,9 @@ from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
-from celery_reliable import internals, keys
+from celery_reliable import keys
 from celery_reliable.errors import StoreError
-from celery_reliable.keys import HEADER, Identity
+from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.worker.waiting import GiveBack, Hold
@@ -22,7 +22,6 @@ from celery_reliable.worker.waiting import GiveBack, Hold
 if TYPE_CHECKING:
     from celery_reliable.settings import Settings
 
-TOKEN = "reliable_token"  # noqa: S105  # a name, not a secret
 _RECORD_TTL = 7 * 86_400.0
 
 
@@ -35,10 +34,15 @@ class ReliableRequest(Request):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Give this delivery its token; it travels to the pool child in the request."""
         super().__init__(*args, **kwargs)
-        self._request_dict[TOKEN] = internals.new_token()
+        self._request_dict[TOKEN] = self._marked() or self.runtime.new_token()
         self.held_for = 0.0
         self.accepted_at = 0.0
         """When the run began, by the monotonic clock: ``time_start`` jumps with the wall clock."""
+
+    def _marked(self) -> str | None:
+        """Return the token that the message was marked with when this process received it; see `Reconnecting`."""
+        mark = str(self.message.properties.get(TOKEN) or "")
+        return mark if mark.startswith(f"{self.runtime.owner}.") else None
 
     @property
     def token(self) -> str:
@@ -86,7 +90,7 @@ class ReliableRequest(Request):
         if isinstance(exc, Reject) and isinstance(exc.reason, Hold):
             return self._wait(exc.reason)
         if isinstance(exc, Reject) and isinstance(exc.reason, GiveBack):
-            return self._return()
+            return self._return(exc.reason)
         gone = isinstance(exc, TimeLimitExceeded | WorkerLostError)
         if gone and self.task.acks_late and not self._ended_on_purpose():
             return self._lost(exc)
@@ -122,9 +126,9 @@ class ReliableRequest(Request):
         task_ready(self)
         self.runtime.holding.hold(self, hold)
 
-    def _return(self) -> None:
+    def _return(self, give_back: GiveBack) -> None:
         task_ready(self)
-        self.runtime.holding.give_back(self)
+        self.runtime.holding.give_back(self, after=give_back.after)
 
     def _lost(self, exc: BaseException) -> None:
         """Free the lease of a child seen to die and give the message back: the next claim judges by count."""

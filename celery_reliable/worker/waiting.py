@@ -23,9 +23,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Return the message to the near end of its queue, at once."""
+    """Return the message to the near end of its queue, at once or after some seconds in this worker."""
 
     why: str
+    after: float = 0.0
 
     def __str__(self) -> str:
         """Show it in Celery's log line about the rejected task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,22 @@ def test_messages_wait_while_the_store_is_away(
     assert [result.get(timeout=2 * DEADLINE) for result in results] == [1, 2]
     assert stage.events("store_unavailable", f"{label}-1") == []
     assert [entry["attempt"] for entry in stage.entries(label)] == [1, 1]
+
+
+def test_messages_are_given_back_while_the_store_is_away(
+    bare: Celery, stage: Stage, private_redis: RedisServer, workers: Workers, label: str
+) -> None:
+    """``reliable_on_store_down`` "reject": at most one claim a second for each message, then it is for any worker."""
+    stage = dataclasses.replace(stage, conf={"reliable_on_store_down": "reject"})
+    private_redis.stop()
+    workers.start(APP, pool="threads", env=stage.environment(), arguments=QUICK)
+    result = bare.send_task("add", (1, label), task_id=label)
+    times = [event["at"] for event in stage.wait_event("store_unavailable", label, count=3, timeout=DEADLINE)]
+    private_redis.start()
+
+    assert result.get(timeout=DEADLINE) == 2
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.95
+    stage.wait_no_message()
 
 
 def test_an_outcome_is_written_when_the_store_is_back(

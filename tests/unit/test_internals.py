@@ -13,7 +13,10 @@ from celery.exceptions import Retry
 from celery.worker import request as celery_request
 from celery.worker import state
 from celery.worker.consumer import Consumer
-from kombu.transport.redis import QoS
+from kombu import Connection
+from kombu.transport import redis as redis_transport
+from kombu.transport import virtual
+from kombu.transport.redis import Channel, MultiChannelPoller, QoS
 
 from celery_reliable import ReliableTask, internals
 
@@ -76,7 +79,10 @@ def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
         (Task, ["_get_exec_options", "signature_from_request", "on_bound"]),
         (Consumer, ["apply_eta_task", "call_soon"]),
         (state, ["active_requests", "task_reserved", "task_ready", "task_scheduled"]),
-        (QoS, ["restore_by_tag", "ack", "reject"]),
+        (QoS, ["restore_by_tag", "ack", "reject", "restore_unacked_once", "_flush"]),
+        (MultiChannelPoller, ["_pause_brpop", "_update_brpop_polling", "on_readable"]),
+        (redis_transport, ["_socket_readable"]),
+        (Channel, ["_get_pool", "_lookup", "_do_restore_message", "pool", "close"]),
     ],
 )
 def test_names_we_use_are_still_there(owner: Any, names: list[str]) -> None:
@@ -87,3 +93,43 @@ def test_names_we_use_are_still_there(owner: Any, names: list[str]) -> None:
 def test_restore_by_tag_still_takes_the_end_of_the_list() -> None:
     """``leftmost=False`` is the near end."""
     assert inspect.signature(QoS.restore_by_tag).parameters["leftmost"].default is False
+
+
+def test_channel_makes_its_clients_of_its_pool() -> None:
+    """So that a closed channel with a pool can still ack: ``outlive_connection``."""
+    assert "self.pool" in inspect.getsource(Channel._create_client)
+    assert "_get_pool()" in inspect.getsource(Channel.pool.fget)
+    assert "self._lookup(" in inspect.getsource(Channel._do_restore_message)
+
+
+def test_closing_a_channel_restores_what_it_holds() -> None:
+    """By the method that ``restore_only_at_the_end`` replaces on the instance."""
+    assert "self._qos.restore_unacked_once()" in inspect.getsource(virtual.Channel.close)
+    qos = virtual.QoS(None)
+    qos._on_collect.cancel()
+    assert {"_delivered", "_dirty", "_on_collect"} <= set(vars(qos))
+
+
+def test_closed_connection_leaves_its_channels_without_client() -> None:
+    """``is_connected``: the transport of a closed kombu connection has no client, a closed channel no transport."""
+    with Connection("memory://") as connection:
+        channel = connection.channel()
+        assert internals.is_connected(channel)
+    assert not internals.is_connected(channel)
+    assert not internals.is_connected(None)
+
+
+def test_held_tags_are_those_delivered_and_not_acked() -> None:
+    """``_delivered`` and ``_dirty``."""
+    qos = virtual.QoS(None)
+    qos._on_collect.cancel()
+    qos.append("message", "one")
+    qos.append("message", "two")
+    qos.ack("one")
+    assert internals.held_tags(qos) == ["two"]
+
+
+def test_answer_to_a_late_question_is_paused_by_one_method() -> None:
+    """Which ``return_late_replies`` replaces on the instance."""
+    for method in (MultiChannelPoller._update_brpop_polling, MultiChannelPoller.on_readable):
+        assert "self._pause_brpop(" in inspect.getsource(method)

@@ -41,8 +41,11 @@ FRAME_METHOD = b"\x01"
 ERLANG_OPTIONS = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
 
 
-def start_rabbitmq(*, lookup: Lookup | None = None) -> Server:
-    """Start a RabbitMQ node of its own: guest account, loopback only, its own epmd, cookie and plugins file."""
+def start_rabbitmq(*, environment: Mapping[str, int] | None = None, lookup: Lookup | None = None) -> Server:
+    """Start a RabbitMQ node of its own: guest account, loopback only, its own epmd, cookie and plugins file.
+
+    `environment` holds numbers of the Erlang application ``rabbit``, as ``{"consumer_timeout": 5000}``.
+    """
     binary = locate(RABBITMQ, lookup=lookup or Lookup.from_environment())
     port, directory = free_port(offsets=PORTS), private_directory("rabbitmq")
     _configure(directory, port=port)
@@ -53,7 +56,7 @@ def start_rabbitmq(*, lookup: Lookup | None = None) -> Server:
         directory=directory,
         command=("/bin/sh", "-c", LAUNCHER, "rabbitmq", str(binary.path)),
         answers=lambda: _answers(port),
-        environment=_environment(binary, directory=directory, port=port),
+        environment=_environment(binary, directory=directory, port=port, settings=environment or {}),
         start_timeout=START_TIMEOUT,
     )
     return Server(recipe).start()
@@ -74,7 +77,7 @@ def _configure(directory: Path, *, port: int) -> None:
     )
 
 
-def _environment(binary: Binary, *, directory: Path, port: int) -> Mapping[str, str]:
+def _environment(binary: Binary, *, directory: Path, port: int, settings: Mapping[str, int]) -> Mapping[str, str]:
     inherited = binary.environment()
     foreign = ("RABBITMQ_", "ERL_")
     return {key: value for key, value in inherited.items() if not key.startswith(foreign)} | {
@@ -94,7 +97,9 @@ def _environment(binary: Binary, *, directory: Path, port: int) -> Mapping[str, 
         "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq.conf",
         "RABBITMQ_CONF_ENV_FILE": f"{directory}/env.conf",
         "RABBITMQ_ENABLED_PLUGINS_FILE": f"{directory}/plugins",
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG_OPTIONS,
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
+            [ERLANG_OPTIONS, *(f"-rabbit {name} {value}" for name, value in settings.items())]
+        ),
     }
 
 

@@ -1,0 +1,58 @@
+"""Know for how long RabbitMQ lets a message be out, and say at the start which tasks run longer.
+
+RabbitMQ closes the channel of a consumer that has had a message for longer than ``consumer_timeout``, half an hour unless
+it is set; the worker connects again, what ran goes on, and the copy that is delivered meanwhile waits for its outcome.
+Nothing is lost or doubled, but everything this worker held is delivered again each time. What the server's
+configuration or a policy says cannot be read over AMQP; the argument ``x-consumer-timeout`` of a queue can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery import bootsteps
+
+from celery_reliable.runtime import runtime_of
+
+ARGUMENT = "x-consumer-timeout"
+DEFAULT = 1800.0
+"""Seconds; RabbitMQ's own since 3.8.17."""
+
+
+class ConsumerTimeout(bootsteps.StartStopStep):
+    """Warn, when a worker starts on RabbitMQ, of the task whose time limit is the longest beyond the timeout."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        """Nothing is said yet."""
+        super().__init__(parent, **kwargs)
+        self._said = False
+
+    def include_if(self, parent: Any) -> bool:
+        """Take part on AMQP only."""
+        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "amqp")
+
+    def start(self, parent: Any) -> None:
+        """Compare, once."""
+        if self._said:
+            return
+        self._said = True
+        timeout = timeout_of(parent.task_consumer.queues)
+        limit, task = longest_limit(parent.app)
+        if limit > timeout:
+            runtime_of(parent.app).events.emit("consumer_timeout", task=task, limit=limit, timeout=timeout)
+
+
+def timeout_of(queues: Iterable[Any]) -> float:
+    """Return the shortest timeout that these queues name, else RabbitMQ's default, in seconds."""
+    named = [(queue.queue_arguments or {}).get(ARGUMENT) for queue in queues]
+    return min((float(one) / 1000 for one in named if one), default=DEFAULT)
+
+
+def longest_limit(app: Any) -> tuple[float, str]:
+    """Return the longest hard time limit and the task that has it; 0 and "" without one."""
+    general = app.conf.task_time_limit
+    limits = [(float(task.time_limit or general or 0), name) for name, task in app.tasks.items()]
+    return max(limits, default=(0.0, ""))

@@ -1,0 +1,41 @@
+"""Outlive a lost connection to Redis: what runs goes on and is acked on its old tag, what waited goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from celery_reliable import internals
+from celery_reliable.keys import TOKEN
+from celery_reliable.runtime import runtime_of
+
+
+class Reconnecting(bootsteps.StartStopStep):
+    """Prepare each connection's channel for its loss, and give back what the one before it left.
+
+    A plain worker ends when Redis is restarted while it has a free slot and a message out (kombu 5.7; see
+    `internals.outlive_connection`). Messages keep their tag over a restart, so an ack of a task that began before it
+    still finds its message.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        """Begin with no channel before this."""
+        super().__init__(parent, **kwargs)
+        self._channel: Any = None
+
+    def include_if(self, parent: Any) -> bool:
+        """Take part on Redis only: elsewhere a tag means nothing to the next connection."""
+        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "redis")
+
+    def start(self, parent: Any) -> None:
+        """Prepare the new channel, then give back through it what was not running when the last one broke."""
+        lost, self._channel = self._channel, parent.task_consumer.channel
+        internals.outlive_connection(self._channel, successor=lambda: self._channel)
+        internals.restore_only_at_the_end(self._channel.qos)
+        internals.mark_deliveries(self._channel.qos, name=TOKEN, mark=runtime_of(parent.app).new_token)
+        internals.return_late_replies(self._channel)
+        if lost is not None:
+            internals.give_back_left_over(lost.qos, self._channel.qos, but=internals.running_tags())
