@@ -16,7 +16,7 @@ from billiard.common import terminate_handler_fired
 from celery import Task, states
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
-from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
+from celery.exceptions import NotRegistered
 from kombu.transport.virtual import QoS as VirtualQoS
 
 if TYPE_CHECKING:
@@ -102,11 +102,6 @@ def is_called_in_place(backend: Any, errback: Any) -> bool:
         return False
     takes_more = header is not None and not isinstance(header, partial)
     return takes_more and bool(backend._errback_arity_greater(errback, 1))  # noqa: SLF001
-
-
-def is_interruption(exc: BaseException) -> bool:
-    """Tell whether an exception is what a drain raises in a pool child: billiard's soft time limit by SIGUSR1 (4.3)."""
-    return isinstance(exc, SoftTimeLimitExceeded)
 
 
 def is_terminated() -> bool:

@@ -9,6 +9,7 @@ from celery.worker import state
 
 from celery_reliable import internals
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.flags import draining
 
 if TYPE_CHECKING:
     from celery_reliable.worker.request import ReliableRequest
@@ -36,7 +37,10 @@ class Holding(bootsteps.StartStopStep):
         """Nothing to start: the consumer's timer does the waiting."""
 
     def hold(self, request: ReliableRequest, hold: Hold) -> None:
-        """Run the request again after the hold; on AMQP give it back after ten minutes in all."""
+        """Run the request again after the hold; give it back in a drain, and on AMQP after ten minutes in all."""
+        if draining():
+            self.give_back(request)
+            return
         seconds = max(hold.seconds, 0.01)
         if self._is_amqp() and request.held_for + seconds > _LONGEST_AMQP_HOLD:
             self._later(_LONGEST_AMQP_HOLD - request.held_for, self.give_back, request)

@@ -11,6 +11,7 @@ import pytest
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import client
 from tests.integration.apps.stage import Stage
+from tests.integration.drains import PATIENT, TIMEOUT, Scene, scene_on, stage_of_drain
 from tests.integration.workers import SHOWN_LINES, Workers
 
 if TYPE_CHECKING:
@@ -76,3 +77,29 @@ def app(stage: Stage) -> Iterator[Celery]:
 def label() -> str:
     """A name that no other test uses, for ledger, keys and task ids."""
     return uuid.uuid4().hex
+
+
+# --- drains
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest, module_redis: servers.RedisServer) -> str:
+    """The URL of each broker in turn."""
+    if request.param == "redis":
+        return f"{module_redis.url.removesuffix('/0')}/0"
+    url: str = request.getfixturevalue("rabbitmq_server").url
+    return url
+
+
+@pytest.fixture
+def patient(module_redis: servers.RedisServer, tmp_path: Path, workers: Workers, broker: str) -> Iterator[Scene]:
+    """Workers that let tasks run on for long."""
+    with scene_on(stage_of_drain(module_redis, tmp_path, broker=broker, timeout=PATIENT), workers) as scene:
+        yield scene
+
+
+@pytest.fixture
+def hasty(module_redis: servers.RedisServer, tmp_path: Path, workers: Workers, broker: str) -> Iterator[Scene]:
+    """Workers that interrupt tasks after a second."""
+    with scene_on(stage_of_drain(module_redis, tmp_path, broker=broker, timeout=TIMEOUT), workers) as scene:
+        yield scene

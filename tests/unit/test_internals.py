@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 import pytest
-from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, Task
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Retry
@@ -51,11 +50,6 @@ def test_result_is_kept_unless_ignored_or_without_a_backend(task: Any) -> None:
     """``get_actual_ignore_result`` and ``DisabledBackend``."""
     assert isinstance(task.backend, DisabledBackend)
     assert internals.keeps_result(task) is False
-
-
-def test_soft_time_limit_is_an_interruption() -> None:
-    """Raised by SIGUSR1 in a pool child."""
-    assert internals.is_interruption(SoftTimeLimitExceeded())
 
 
 def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
