@@ -199,8 +199,31 @@ os._exit(0)
 """
 
 
+STOP = """
+import _thread, signal, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+heard = []
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: heard.append("heard"), look=lambda: heard.append("looked"))
+watchdog.start()
+while not _thread._count():
+    time.sleep(0.01)
+watchdog.stop()
+watchdog.stop()
+while _thread._count():
+    time.sleep(0.01)
+print(heard, signal.set_wakeup_fd(-1))
+"""
+
+
 class TestWatchdog:
     """What hears a signal although the main thread may not."""
+
+    def test_a_watchdog_that_is_stopped_hears_nothing(self) -> None:
+        """Its end is no order to stop: that would begin a drain, and end a process that goes on without the worker."""
+        command = [sys.executable, "-c", STOP]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (run.stdout, run.stderr) == ("[] -1\n", "")
 
     @pytest.mark.parametrize(("target", "first"), [("self", "heard"), ("child", "silence")])
     def test_hears_its_own_process_and_no_child(self, target: str, first: str) -> None:

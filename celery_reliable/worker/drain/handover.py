@@ -55,12 +55,21 @@ class HandOver(bootsteps.StartStopStep):
             parent.loop = self._looking_up(parent.loop)
 
     def create(self, parent: Any) -> HandOver:
-        """Get into the reads of a green pool's remote control, too, now that all steps are made."""
+        """Get into the remote control, now that all steps are made: ``shutdown`` drains, green pools read in short."""
         control = parent.blueprint.steps.get("celery.worker.consumer.control.Control")
-        if self._green and control is not None:
+        if control is None:
+            return self
+        node = control.box.node
+        node.handlers = {**node.handlers, "shutdown": self._shutdown}
+        if self._green:
             start = control.start
             control.start = lambda consumer: start(_ShortReads(consumer))
         return self
+
+    def _shutdown(self, _state: Any, msg: str = "Got shutdown from remote", **_: Any) -> None:
+        """Drain instead of what ``app.control.shutdown()`` does in Celery (5.7): raise WorkerShutdown in the loop."""
+        logger.warning(msg)
+        self._drain.begin()
 
     # --- the consumer's life
 

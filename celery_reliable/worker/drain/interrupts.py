@@ -90,5 +90,4 @@ def take_interrupts(app: Celery) -> None:
         elif callable(previous):
             previous(signum, frame)
 
-    with suppress(ValueError):  # an embedded worker in another thread
-        signal.signal(signal.SIGUSR1, handler)
+    signal.signal(signal.SIGUSR1, handler)

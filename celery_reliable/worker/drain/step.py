@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EACH = 0.1
+_EMBEDDED = {"solo": "threads"}  # where a body runs in a thread of another program, no signal may interrupt it
 
 
 class Drain(bootsteps.StartStopStep):
@@ -39,7 +40,10 @@ class Drain(bootsteps.StartStopStep):
     5. A second later: children are killed; their messages, and those of bodies that cannot be killed, go back.
     6. At 1.4 s after the timeout a watchdog ends the process, were broker, store or a body to hold it.
 
-    A second signal changes nothing. SIGQUIT is Celery's cold shutdown, as ever.
+    A second signal changes nothing. SIGQUIT is Celery's cold shutdown, as ever. ``app.control.shutdown()`` drains too.
+
+    A worker that is embedded in a thread of another program owns neither the signals nor the process: it is told by
+    ``control.shutdown()`` only, and nothing here ends the process. There a body that swallows `Draining` holds the exit.
     """
 
     requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
@@ -56,6 +60,7 @@ class Drain(bootsteps.StartStopStep):
         self.gate = Gate(is_handed_back=self._is_handed_back, kind=self.kind)
         self._announced = False
         self._greenlet_runs = False
+        self._owns_process = False
         self._watchdog = Watchdog(signals=_SIGNALS, on_signal=self._begin, look=self._look)
         parent.reliable_drain = self
         if self.kind == "prefork":
@@ -67,19 +72,22 @@ class Drain(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Stand before the pool, and take the signals from Celery's handlers, which were installed just now."""
-        self._interrupts = Interrupts(parent.pool, app=self._app, kind=self.kind)
         self.gate.put_before(parent.pool)
-        for number in _SIGNALS:
-            with suppress(ValueError):  # an embedded worker in another thread: its host handles signals
+        with suppress(ValueError):  # an embedded worker in another thread: signals and process are its host's
+            for number in _SIGNALS:
                 signal.signal(number, self._on_signal)
-        if self.kind == "solo":
+            self._owns_process = True
+        kind = self.kind if self._owns_process else _EMBEDDED.get(self.kind, self.kind)
+        self._interrupts = Interrupts(parent.pool, app=self._app, kind=kind)
+        if self._owns_process:
+            self._watchdog.start()
+        if self.kind == "solo" and self._owns_process:
             take_interrupts(self._app)
-        self._watchdog.start()
         budget.announce(self._app, drain_timeout=self.course.timeout)
 
     def stop(self, parent: Any) -> None:
-        """Leave the watchdog on guard over Celery's shutdown, if a signal began it."""
-        if self.course.began is None:
+        """Leave the watchdog on guard over Celery's shutdown, if a drain began it in a process of our own."""
+        if self.course.began is None and self._owns_process:
             self._watchdog.stop()
         self._flags.close()
 
@@ -89,15 +97,21 @@ class Drain(bootsteps.StartStopStep):
 
     def _on_signal(self, signum: int, frame: Any) -> None:
         """Only raise the flag: this runs between any two steps of the main thread."""
-        self._begin()
-        self._watchdog.wake()
+        self.begin()
         if self.kind == "solo" and self.gate.in_body:
             self._hand_back()
+
+    def begin(self) -> None:
+        """Begin, as a signal does. Only raises the flag; the consumer's loop and the watchdog do the rest."""
+        self._begin()
+        if self._owns_process:
+            self._watchdog.wake()
 
     def _begin(self) -> None:
         if self.course.begin():
             self._flags.set_draining()
-            arm(self.course.timeout + LATEST - 0.1)
+            if self._owns_process:
+                arm(self.course.timeout + LATEST - 0.1)
 
     def _announce(self) -> None:
         """Say what Celery's own handler says, and tell whoever listens to its signal."""
@@ -165,7 +179,8 @@ class Drain(bootsteps.StartStopStep):
             if running:
                 leaving.release_leases(running, bodies_are_gone=False)
                 self._return(running)
-                self._leave()
+                if self._owns_process:
+                    self._leave()
             return
         gone = leaving.kill_children(self._worker.pool, running)
         leaving.release_leases(running, bodies_are_gone=gone)

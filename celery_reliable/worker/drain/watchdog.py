@@ -26,19 +26,19 @@ class Watchdog:
     def __init__(self, *, signals: tuple[int, ...], on_signal: Callable[[], None], look: Callable[[], None]) -> None:
         """Take the signals to hear, what to do at the first, and what to do at each look."""
         self._signals, self._on_signal, self._look = signals, on_signal, look
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)  # the standard library's signature
+        self._reader = self._writer = -1
         self._read, self._write = original("os", "read"), original("os", "write")
         self._sleep = original("time", "sleep")
         self._stopped = False
 
     def start(self) -> None:
-        """Listen. Without a free wake-up descriptor, or outside the main thread, `wake` alone starts the looks."""
+        """Listen. Without a free wake-up descriptor `wake` alone starts the looks."""
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)  # the standard library's signature
         _children_do_not_ring(self)
-        with suppress(ValueError):
-            taken = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-            if taken != -1:
-                signal.set_wakeup_fd(taken)
+        taken = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if taken != -1:
+            signal.set_wakeup_fd(taken)
         start_thread(self._watch)
 
     def wake(self) -> None:
@@ -47,7 +47,7 @@ class Watchdog:
             self._write(self._writer, bytes([self._signals[0]]))
 
     def stop(self) -> None:
-        """Look no more, listen no more. May be called twice."""
+        """Look no more, listen no more: a signal that comes later is another's. May be called twice, or never started."""
         self._stopped = True
         self.deafen()
         self.wake()
@@ -62,7 +62,8 @@ class Watchdog:
         heard: Any = b""
         while not any(number in heard for number in self._signals):
             heard = self._read(self._reader, 64)
-        self._on_signal()
+        if not self._stopped:
+            self._on_signal()
         while not self._stopped:
             self._look()
             self._sleep(_EACH)
