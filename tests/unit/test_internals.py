@@ -12,7 +12,7 @@ from celery.exceptions import Retry
 from celery.worker import request as celery_request
 from celery.worker import state
 from celery.worker.consumer import Consumer
-from kombu.transport.redis import QoS
+from kombu.transport.redis import Channel, QoS
 
 from celery_reliable import ReliableTask, internals
 
@@ -71,6 +71,10 @@ def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
         (Consumer, ["apply_eta_task", "call_soon"]),
         (state, ["active_requests", "task_reserved", "task_ready", "task_scheduled"]),
         (QoS, ["restore_by_tag", "ack", "reject"]),
+        (
+            Channel,
+            ["_lookup", "_q_for_pri", "_get_message_priority", "conn_or_acquire", "unacked_key", "global_keyprefix"],
+        ),
     ],
 )
 def test_names_we_use_are_still_there(owner: Any, names: list[str]) -> None:

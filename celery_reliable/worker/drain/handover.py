@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _TICK = 0.1
 _SLICE = 0.2  # seconds of giving back at a time
+_AT_ONCE = 200  # messages between two looks at the clock
 _LONGEST_READ = 0.2  # seconds that a loop without a hub waits for the broker before it looks up
 
 # eventlet (0.41) says so of a socket that broke while it was polled; Celery (5.7) would end the worker with code 1.
@@ -102,7 +103,7 @@ class HandOver(bootsteps.StartStopStep):
 
             def on_message(message: Any) -> Any:
                 if self._drain.course.began is not None:
-                    return self._return(message)
+                    return self._return([message])
                 self._hold(message)
                 return handle(message)
 
@@ -164,7 +165,7 @@ class HandOver(bootsteps.StartStopStep):
         """Return a slice; on solo everything, because there the next tick may come after a long body only."""
         until = time.monotonic() + (math.inf if self._drain.kind == "solo" else _SLICE)
         while self._to_return and time.monotonic() < until:
-            self._return(self._to_return.popleft())
+            self._return([self._to_return.popleft() for _ in range(min(_AT_ONCE, len(self._to_return)))])
 
     def _take(self, message: Any, request: Any) -> bool:
         """Decide, against the pool's own decision to begin, that a task does not begin."""
@@ -204,15 +205,15 @@ class HandOver(bootsteps.StartStopStep):
         state.task_ready(request)
         state.scheduled_requests.discard(request)
 
-    def _return(self, message: Any) -> None:
+    def _return(self, messages: Sequence[Any]) -> None:
         with suppress(*self.consumer.connection_errors):  # the broker restores what a lost connection held
-            internals.give_back(message)
+            internals.give_back_all(messages)
 
     def return_running(self, request: Any) -> None:
         """Give back the message of a task that was ended from outside."""
         request.acknowledged = True
         state.task_ready(request)
-        self._return(request.message)
+        self._return([request.message])
 
     # --- loops without a hub
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.worker import state
 
+from celery_reliable import internals
 from celery_reliable.errors import StoreError
 from celery_reliable.runtime import broker_driver
 from celery_reliable.submission import LIVE_RECORD_TTL
@@ -149,6 +150,4 @@ def give_back_apart(app: Celery, messages: Iterable[Any]) -> None:
         "socket_connect_timeout": _CONNECT,
     }
     with app.connection_for_read(transport_options=options) as connection:
-        channel = connection.channel()
-        for tag in reversed(tags):
-            channel.qos.restore_by_tag(tag, leftmost=False)
+        internals.restore_all(connection.channel(), tags[::-1])
