@@ -80,7 +80,7 @@ def give_back(message: Message) -> None:
 def give_back_all(messages: Sequence[Message]) -> None:
     """Do as `give_back` with each message, in this order. Two round trips for hundreds of a Redis queue."""
     unacked = [message for message in messages if not message.acknowledged]
-    channel = unacked[0].channel if unacked else None
+    channel: Any = unacked[0].channel if unacked else None
     if not hasattr(channel, "unacked_key"):
         for message in unacked:
             message.requeue()

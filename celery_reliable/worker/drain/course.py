@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 CLEAN_UP = 1.0
 """Seconds that an interrupted body has to save a checkpoint."""
-LAST_RESORT = 1.4
+LAST_RESORT = 1.2
 """Seconds after the deadline when the watchdog ends the process, whatever state it is in."""
 LATEST = 2.0
 """Seconds after the deadline within which the process is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import time
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EACH = 0.1
+_LONGEST_END = 5.0  # seconds that the interpreter may take to fold itself up
 _EMBEDDED = {"solo": "threads"}  # where a body runs in a thread of another program, no signal may interrupt it
 
 
@@ -38,7 +40,7 @@ class Drain(bootsteps.StartStopStep):
     3. When the last task has ended: Celery's warm shutdown.
     4. At the timeout: `Draining` is raised in what still runs. It may save a checkpoint; its message goes back.
     5. A second later: children are killed; their messages, and those of bodies that cannot be killed, go back.
-    6. At 1.4 s after the timeout a watchdog ends the process, were broker, store or a body to hold it.
+    6. At 1.2 s after the timeout a watchdog ends the process, were broker, store or a body to hold it.
 
     A second signal changes nothing. SIGQUIT is Celery's cold shutdown, as ever. ``app.control.shutdown()`` drains too.
 
@@ -81,6 +83,7 @@ class Drain(bootsteps.StartStopStep):
         self._interrupts = Interrupts(parent.pool, app=self._app, kind=kind)
         if self._owns_process:
             self._watchdog.start()
+            atexit.register(self._let_interpreter_end)
         if self.kind == "solo" and self._owns_process:
             take_interrupts(self._app)
         budget.announce(self._app, drain_timeout=self.course.timeout)
@@ -159,6 +162,11 @@ class Drain(bootsteps.StartStopStep):
             logger.warning("drain: broker away, it keeps what this worker held: %r", exc)
         except Exception:  # whatever it is: the drain goes on, and its end gives back the rest
             logger.exception("drain: hand-over failed")
+
+    def _let_interpreter_end(self) -> None:
+        """Grant a busy machine some seconds more: all is handed back, and from here on no thread can look."""
+        if self.course.began is not None:
+            arm(_LONGEST_END)
 
     def _is_handed_back(self, message: Any) -> bool:
         return self.handover is not None and self.handover.is_handed_back(message)

@@ -14,6 +14,7 @@ from typing import Any
 from celery_reliable.worker.drain.threads import original, start_thread
 
 _EACH = 0.1
+_LONGEST = 1e8  # seconds, three years: faulthandler refuses much more
 
 
 class Watchdog:
@@ -86,4 +87,5 @@ def _children_do_not_ring(watchdog: Watchdog) -> None:
 
 def arm(seconds: float) -> None:
     """End the process with code 1 in ``seconds``, even if no thread of Python can run."""
-    faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=sys.__stderr__ or 2)
+    bounded = min(max(seconds, 0.1), _LONGEST)
+    faulthandler.dump_traceback_later(bounded, exit=True, file=sys.__stderr__ or 2)
