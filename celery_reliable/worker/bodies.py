@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from celery_reliable.errors import Draining
@@ -42,8 +42,8 @@ class Bodies:
             self._leave(token)
 
     def _leave(self, token: str) -> None:
-        with self._lock:
-            thread = self._threads.pop(token, None)
+        thread = self._threads.pop(token, None)
+        with suppress(Draining), self._lock:  # one that arrives here comes too late: the body has ended
             if token in self._interrupted and thread is not None:
                 self._interrupted.discard(token)
                 _raise_in(thread, None)  # one that has not arrived yet must not hit what comes after the body

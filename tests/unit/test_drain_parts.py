@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import threading
@@ -155,6 +156,31 @@ class TestBodies:
         with bodies.inside("a"):
             assert "a" in bodies
         assert bodies.interrupt_thread("a") is False
+
+    def test_an_interruption_that_meets_the_end_of_a_body_hits_nothing(self) -> None:
+        """It was ordered while the body ended: what comes after, its outcome above all, goes on."""
+        bodies, after = Bodies(), threading.Event()
+        inside, let_go = threading.Event(), threading.Event()
+
+        def run() -> None:
+            with bodies.inside("a"):
+                inside.set()
+                let_go.wait(5.0)
+            after.set()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert inside.wait(5.0)
+        ident = thread.ident
+        assert ident is not None
+        with bodies._lock:  # as an interrupter that was a moment earlier
+            bodies._interrupted.add("a")
+            let_go.set()
+            wait_until(lambda: "a" not in bodies, 5.0, "the body's end, which waits for us")
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Draining))
+        assert after.wait(5.0)
+        thread.join(5.0)
+        assert not bodies
 
     @pytest.fixture
     def interrupting(self) -> Iterator[None]:
