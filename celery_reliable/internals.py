@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from billiard.common import terminate_handler_fired
 from celery import Task, states
 from celery.app.task import get_actual_ignore_result
 from celery.backends.base import DisabledBackend
-from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
+from celery.exceptions import NotRegistered
 from celery.worker import state
 from kombu.transport.redis import _socket_readable
 from kombu.transport.virtual import QoS as VirtualQoS
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
 
 if TYPE_CHECKING:
     from celery.exceptions import Retry
@@ -76,6 +79,66 @@ def give_back(message: Message) -> None:
     message.requeue()
 
 
+def give_back_all(messages: Sequence[Message]) -> None:
+    """Do as `give_back` with each message, in this order. Two round trips for hundreds of a Redis queue."""
+    unacked = [message for message in messages if not message.acknowledged]
+    channel: Any = unacked[0].channel if unacked else None
+    if not hasattr(channel, "unacked_key"):
+        for message in unacked:
+            message.requeue()
+        return
+    restore_all(channel, [message.delivery_tag for message in unacked])
+    for message in unacked:
+        VirtualQoS.ack(channel.qos, message.delivery_tag)
+        message._state = "REQUEUED"  # noqa: SLF001
+
+
+def restore_all(channel: Any, tags: Sequence[str]) -> None:
+    """Put held messages of a Redis broker back to the near end of their queues, in this order; each atomically.
+
+    As ``QoS.restore_by_tag`` of kombu's channel (5.7), which takes 1.2 ms for each. By EVAL, which kombu's client does
+    not prefix, unlike EVALSHA.
+    """
+    held = [f"{channel.global_keyprefix}{name}" for name in (channel.unacked_key, channel.unacked_index_key)]
+    with channel.conn_or_acquire() as client:
+        for start in range(0, len(tags), _AT_ONCE):
+            some = tags[start : start + _AT_ONCE]
+            raws = client.eval(_READ_HELD, 1, held[0], *some)
+            for places, restored in _by_list(channel, zip(some, raws, strict=True)).items():
+                client.eval(_RESTORE_HELD, 2 + len(places), *held, *places, *restored)
+
+
+_AT_ONCE = 200  # messages: the script keeps Redis for about a millisecond
+_READ_HELD = "return redis.call('HMGET', KEYS[1], unpack(ARGV))"
+
+# Atomic for each message: whoever takes it out of the held ones puts it back, so that it is back once.
+_RESTORE_HELD = """
+for i = 1, #ARGV, 2 do
+    redis.call('ZREM', KEYS[2], ARGV[i])
+    if redis.call('HDEL', KEYS[1], ARGV[i]) == 1 then
+        for k = 3, #KEYS do redis.call('RPUSH', KEYS[k], ARGV[i + 1]) end
+    end
+end
+"""
+
+
+def _by_list(channel: Any, held: Iterable[tuple[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+    """Group tags and messages by the lists they go back to. One that is no longer held is left out."""
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for tag, raw in held:
+        if raw is None:
+            continue
+        payload, exchange, routing_key = loads(bytes_to_str(raw))
+        with suppress(KeyError):  # another producer's message may have neither
+            payload["headers"]["redelivered"] = True
+            payload["properties"]["delivery_info"]["redelivered"] = True
+        priority = channel._get_message_priority(payload, reverse=False)  # noqa: SLF001  # as ``_do_restore_message`` (5.7)
+        queues = channel._lookup(exchange, routing_key)  # noqa: SLF001
+        places = tuple(f"{channel.global_keyprefix}{channel._q_for_pri(queue, priority)}" for queue in queues)  # noqa: SLF001
+        grouped.setdefault(places, []).extend((tag, dumps(payload)))
+    return grouped
+
+
 def new_token() -> str:
     """Return 12 characters that no other delivery has."""
     return secrets.token_urlsafe(9)
@@ -104,11 +167,6 @@ def is_called_in_place(backend: Any, errback: Any) -> bool:
         return False
     takes_more = header is not None and not isinstance(header, partial)
     return takes_more and bool(backend._errback_arity_greater(errback, 1))  # noqa: SLF001
-
-
-def is_interruption(exc: BaseException) -> bool:
-    """Tell whether an exception is what a drain raises in a pool child: billiard's soft time limit by SIGUSR1 (4.3)."""
-    return isinstance(exc, SoftTimeLimitExceeded)
 
 
 def is_terminated() -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WORKER_STEPS = (
     "celery_reliable.worker.preflight:Preflight",
     "celery_reliable.worker.lease_keeper:LeaseKeeper",
-    "celery_reliable.worker.drain:Drain",
+    "celery_reliable.worker.drain.step:Drain",
 )
 CONSUMER_STEPS = (
     "celery_reliable.worker.holding:Holding",
@@ -36,6 +36,7 @@ CONSUMER_STEPS = (
     "celery_reliable.worker.sqs:SqsKeeper",
     "celery_reliable.worker.rescue:Rescue",
     "celery_reliable.worker.recovery:Recovery",
+    "celery_reliable.worker.drain.handover:HandOver",
     "celery_reliable.worker.reaping:Reaping",
     "celery_reliable.worker.waker:Waker",
     "celery_reliable.worker.heartbeat:Heartbeat",

@@ -1039,6 +1039,24 @@ class HoldingLeases:
             harness.release("A", harness.run("A", max_deliveries=2), outcome=outcome)
         assert harness.run("A", max_deliveries=2).delivery == 1
 
+    def test_release_from_outside_needs_the_token_alone(self, harness: StoreUnderTest) -> None:
+        """P16: the parent of a killed child knows no fence; it gives back its own claim and no other."""
+        harness.submit("A")
+        run = harness.run("A", max_deliveries=2)
+        outside: dict[str, Any] = {"fence": None, "outcome": "interrupted"}
+        assert harness.release("A", run, token="another", **outside) == Stale()
+        assert harness.release("A", run, delay=LONG, **outside) == Settled()
+        assert isinstance(harness.claim("A"), NotYet)
+
+    def test_release_from_outside_counts_no_delivery(self, harness: StoreUnderTest) -> None:
+        """T5.11: an interrupted run was not lost, and its holder's fence is old from then on."""
+        harness.submit("A")
+        run = harness.run("A", max_deliveries=2)
+        harness.release("A", run, fence=None, outcome="interrupted")
+        later = harness.run("A", token="later", max_deliveries=2)
+        assert (later.delivery, later.attempt, later.fence > run.fence) == (1, 1, True)
+        assert harness.release("A", run, fence=None, outcome="interrupted") == Stale()
+
     def test_lost_deliveries_are_counted_across_ids(self, harness: StoreUnderTest) -> None:
         """DESIGN 5.3: under the key, not in the message."""
         harness.run_and_lose("A")

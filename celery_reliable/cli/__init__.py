@@ -15,6 +15,7 @@ import click
 from celery_reliable.wiring import connect_signals
 
 _COMMANDS: Final[Mapping[str, str]] = {
+    "check": "celery_reliable.cli.check:check",
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
     "purge": "celery_reliable.cli.purge:purge",

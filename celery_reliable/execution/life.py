@@ -17,6 +17,7 @@ from celery_reliable.lifetimes import late_after, marker_ttl
 from celery_reliable.payloads import Envelope
 from celery_reliable.stores.base import Busy, Dead, Done, Mismatch, NotYet, Over, Poisoned, Run, Stale
 from celery_reliable.submission import LIVE_RECORD_TTL, arguments_in
+from celery_reliable.worker.bodies import bodies_of
 
 if TYPE_CHECKING:
     from celery_reliable.task import ReliableTask
@@ -90,7 +91,7 @@ class Execution:
         self._begin(run)
         delivery = self.delivery
         try:
-            with keys.within(self._parent):
+            with bodies_of(delivery.runtime).inside(delivery.token), keys.within(self._parent):
                 result = delivery.task.run(*delivery.args, **delivery.kwargs)
             outcome = self._encoded(result)
         except BaseException as exc:  # a body may raise anything; what leaves here ends the delivery

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_reliable import internals, keys
+from celery_reliable import keys
 from celery_reliable.errors import Draining, LeaseLost
 from celery_reliable.execution import burial
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
@@ -14,7 +14,6 @@ from celery_reliable.keys import HEADER
 from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
 from celery_reliable.stores.base import ReleaseOutcome
 from celery_reliable.submission import LIVE_RECORD_TTL
-from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 
@@ -30,7 +29,7 @@ class RetryAsked(Retry):
 
 def act_on(delivery: Delivery, exc: BaseException) -> NoReturn:
     """Decide what a raised exception means, and do it."""
-    if isinstance(exc, Draining) or (draining() and internals.is_interruption(exc)):
+    if isinstance(exc, Draining):
         _interrupt(delivery)
     if isinstance(exc, LeaseLost):
         delivery.stale("run")

@@ -324,11 +324,12 @@ class Store(Protocol):
         ...
 
     def release(
-        self, job: Job, *, fence: int, token: str, outcome: ReleaseOutcome, delay: float, record_ttl: float
+        self, job: Job, *, fence: int | None, token: str, outcome: ReleaseOutcome, delay: float, record_ttl: float
     ) -> SettleAnswer:
         """Give the right back; due again in ``delay`` seconds.
 
         ``retry`` counts an attempt, ``snooze`` a snooze, ``interrupted`` nothing. A job marked revoked ends instead.
+        ``fence`` None: from outside, by a worker that stops and knows only the token of the claim its child made.
         """
         ...
 

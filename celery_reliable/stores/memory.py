@@ -496,12 +496,14 @@ class MemoryStore:
             return answer
 
     def release(
-        self, job: Job, *, fence: int, token: str, outcome: ReleaseOutcome, delay: float, record_ttl: float
+        self, job: Job, *, fence: int | None, token: str, outcome: ReleaseOutcome, delay: float, record_ttl: float
     ) -> SettleAnswer:
         """Give the right back; due again in ``delay`` seconds."""
         with self._lock:
             now = self._clock()
             record = self._find(job, now=now)
+            if fence is None:
+                fence = record.fence if record else 0
             answer = _judge(record, fence=fence, token=token, repeats="waiting")
             if record is None or isinstance(answer, Stale):
                 return Stale()

@@ -269,12 +269,13 @@ class RedisStore:
         return True
 
     def release(
-        self, job: Job, *, fence: int, token: str, outcome: base.ReleaseOutcome, delay: float, record_ttl: float
+        self, job: Job, *, fence: int | None, token: str, outcome: base.ReleaseOutcome, delay: float, record_ttl: float
     ) -> base.SettleAnswer:
         """See `Store.release`."""
         place = self._keys.place(job)
         keys = (place.record, place.alone, place.ledger, place.checkpoint)
-        values = (place.field, fence, _flat(token), outcome, int(delay * 1000), _ms(record_ttl))
+        known = "" if fence is None else fence
+        values = (place.field, known, _flat(token), outcome, int(delay * 1000), _ms(record_ttl))
         return _SETTLE_ANSWERS[self._link.script("release", keys, values)]
 
     def bury(

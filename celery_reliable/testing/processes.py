@@ -45,6 +45,7 @@ def signal_family(pid: int, signum: signal.Signals) -> None:
 
     The head gets it first and the table is read after that, so a stopped or killed head starts no further members.
     """
+    _refuse_ourselves(pid, signum)
     members = family(pid)
     send(pid, signum)
     for member in dict.fromkeys([*members, *family(pid)]):
@@ -52,9 +53,24 @@ def signal_family(pid: int, signum: signal.Signals) -> None:
 
 
 def send(pid: int, signum: signal.Signals) -> None:
-    """Send `signum` to one process, or nothing if it is gone."""
+    """Send `signum` to one process, or nothing if it is gone. Refuses our own process and what is no single process."""
+    _refuse_ourselves(pid, signum)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
+
+
+def _refuse_ourselves(pid: int, signum: signal.Signals) -> None:
+    if pid <= 1 or pid == os.getpid():
+        message = f"refused to send {signum.name} to {pid}: expected another process than our own, {os.getpid()}"
+        raise ValueError(message)
+
+
+def send_to_group(leader: int, signum: signal.Signals) -> None:
+    """Send `signum` to the group that `leader` leads, as a terminal does. Refuses our own group."""
+    if leader <= 1 or leader == os.getpgrp():
+        message = f"refused to send {signum.name} to group {leader}: expected another one than our own, {os.getpgrp()}"
+        raise ValueError(message)
+    os.killpg(leader, signum)
 
 
 def process_table() -> list[Entry]:

@@ -12,6 +12,7 @@ from celery.worker import state
 from celery_reliable import internals
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.consumer_timeout import timeout_of
+from celery_reliable.worker.flags import draining
 from celery_reliable.worker.rescue import free_holder
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Holding(bootsteps.StartStopStep):
         """Nothing to start: the consumer's timer does the waiting."""
 
     def hold(self, request: ReliableRequest, hold: Hold) -> None:
-        """Run the request again after the hold; on AMQP give it back in time, by default after ten minutes in all."""
+        """Run the request again after the hold; give it back in a drain, and on AMQP in time (by default ten minutes)."""
+        if draining():
+            self.give_back(request)
+            return
         seconds = 0.01 if self._waits_for_nobody(request, hold) else max(hold.seconds, 0.01)
         longest = self._longest()
         if request.held_for + seconds > longest:
@@ -76,7 +80,7 @@ class Holding(bootsteps.StartStopStep):
         """Return the message to the near end of its queue, in the consumer's own thread."""
         if request.acknowledged:
             return
-        if after:
+        if after and not draining():
             self._later(after, self.give_back, request)
             return
         request.acknowledged = True

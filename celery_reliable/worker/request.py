@@ -13,7 +13,7 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_reliable import keys
-from celery_reliable.errors import StoreError
+from celery_reliable.errors import Draining, StoreError
 from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
@@ -89,6 +89,8 @@ class ReliableRequest(Request):
             exc = exc.exc
         if isinstance(exc, Reject) and isinstance(exc.reason, Hold):
             return self._wait(exc.reason)
+        if isinstance(exc, Draining):
+            return self._interrupted()
         if isinstance(exc, Reject) and isinstance(exc.reason, GiveBack):
             return self._return(exc.reason)
         gone = isinstance(exc, TimeLimitExceeded | WorkerLostError)
@@ -129,6 +131,16 @@ class ReliableRequest(Request):
     def _return(self, give_back: GiveBack) -> None:
         task_ready(self)
         self.runtime.holding.give_back(self, after=give_back.after)
+
+    def _interrupted(self) -> None:
+        """Give back a message whose run was interrupted beside its body. A run that had ended keeps its outcome."""
+        try:
+            self.runtime.store.release(
+                self.job, fence=None, token=self.token, outcome="interrupted", delay=0.0, record_ttl=_RECORD_TTL
+            )
+        except StoreError:
+            self._store_was_away("release")
+        self._return(GiveBack("interrupted"))
 
     def _lost(self, exc: BaseException) -> None:
         """Free the lease of a child seen to die and give the message back: the next claim judges by count."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import client
 from tests.integration.apps.stage import Stage
+from tests.integration.drains import PATIENT, TIMEOUT, Finishers, Scene, scene_on, stage_of_drain
 from tests.integration.workers import SHOWN_LINES, Workers
 
 if TYPE_CHECKING:
@@ -76,3 +79,57 @@ def app(stage: Stage) -> Iterator[Celery]:
 def label() -> str:
     """A name that no other test uses, for ledger, keys and task ids."""
     return uuid.uuid4().hex
+
+
+# --- drains
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest, module_redis: servers.RedisServer) -> str:
+    """The URL of each broker in turn."""
+    if request.param == "redis":
+        return f"{module_redis.url.removesuffix('/0')}/0"
+    url: str = request.getfixturevalue("rabbitmq_server").url
+    return url
+
+
+@pytest.fixture(scope="module")
+def drain_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ledger and gates of a module's drains."""
+    return tmp_path_factory.mktemp("drains")
+
+
+@pytest.fixture(scope="module")
+def finishers(module_workers: Workers) -> Finishers:
+    """Workers that go on where drained ones left off."""
+    return Finishers(module_workers)
+
+
+Drains = Callable[[float], "AbstractContextManager[Scene]"]
+
+
+@pytest.fixture
+def drains(
+    module_redis: servers.RedisServer, drain_directory: Path, workers: Workers, finishers: Finishers, broker: str
+) -> Drains:
+    """Make the scene of a test, with the drain timeout of its workers."""
+
+    def scene(timeout: float) -> AbstractContextManager[Scene]:
+        stage = stage_of_drain(module_redis, drain_directory, broker=broker, timeout=timeout)
+        return scene_on(stage, workers, finishers)
+
+    return scene
+
+
+@pytest.fixture
+def patient(drains: Drains) -> Iterator[Scene]:
+    """Workers that let tasks run on for long."""
+    with drains(PATIENT) as scene:
+        yield scene
+
+
+@pytest.fixture
+def hasty(drains: Drains) -> Iterator[Scene]:
+    """Workers that interrupt tasks after half a second."""
+    with drains(TIMEOUT) as scene:
+        yield scene

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_reliable.testing.processes import send_to_group
 from tests.integration.workers import ROOT
 from tests.waiting import wait_until
 
@@ -154,7 +155,7 @@ def test_the_tutorial_ends_as_it_says(reader: Reader, workers: Workers) -> None:
 
     reader.type(ask)
     first.wait_log("page 3 of monday")
-    os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C in its terminal does
+    send_to_group(first.pid, signal.SIGINT)  # as Ctrl-C in its terminal does
     first.wait(timeout=10.0)
     second = workers.start("shop", **begin)  # type: ignore[arg-type]
     reader.type(rendered)

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_reliable.testing.processes import children, signal_family
+from celery_reliable.testing.processes import children, send, signal_family
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Worker:
     def kill_child(self, pid: int | None = None) -> int:
         """Kill one pool child with SIGKILL, as the OOM killer would, and return its pid."""
         victim = self.children[0] if pid is None else pid
-        os.kill(victim, signal.SIGKILL)
+        send(victim, signal.SIGKILL)
         return victim
 
     def freeze(self) -> None:

@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 import pytest
-from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, Task
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Retry
@@ -56,11 +55,6 @@ def test_result_is_kept_unless_ignored_or_without_a_backend(task: Any) -> None:
     assert internals.keeps_result(task) is False
 
 
-def test_soft_time_limit_is_an_interruption() -> None:
-    """Raised by SIGUSR1 in a pool child."""
-    assert internals.is_interruption(SoftTimeLimitExceeded())
-
-
 def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
     """``execute_using_pool`` and ``on_success``; everything else of ours must survive."""
     source = inspect.getsource(celery_request.create_request_cls)
@@ -83,6 +77,10 @@ def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
         (MultiChannelPoller, ["_pause_brpop", "_update_brpop_polling", "on_readable"]),
         (redis_transport, ["_socket_readable"]),
         (Channel, ["_get_pool", "_lookup", "_do_restore_message", "pool", "close"]),
+        (
+            Channel,
+            ["_lookup", "_q_for_pri", "_get_message_priority", "conn_or_acquire", "unacked_key", "global_keyprefix"],
+        ),
     ],
 )
 def test_names_we_use_are_still_there(owner: Any, names: list[str]) -> None:

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Give the right back; due again after a delay.
 -- KEYS  record, string of its own, ledger, checkpoint
--- ARGV  field, fence, token, outcome (retry | snooze | interrupted), delay ms, record ttl ms
+-- ARGV  field, fence (empty: whatever the record has), token, outcome (retry | snooze | interrupted), delay ms, record ttl ms
 -- Answer ok | revoked | lost_writes | stale
 -- Atomic because a later claim must not come between the look at the token and the release.
 local fence, token, outcome, delay, ttl = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local _, ms = clock()
 local r = load(KEYS[1], KEYS[2], ARGV[1])
+if fence == '' then fence = r and int(r.fence) or '0' end
 local held = holds(r, fence, token)
 if not held and r and r.st == 'W' and int(r.fence) == fence then return 'ok' end
 if not held and not proves_lost_writes(r, fence) then return 'stale' end

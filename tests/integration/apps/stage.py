@@ -110,6 +110,10 @@ class Stage:
         """Let every task pass that waits at a gate, now or later."""
         self._path("gates", gate).touch()
 
+    def is_open(self, gate: str) -> bool:
+        """Tell whether the test has opened a gate."""
+        return self._path("gates", gate).exists()
+
     def pass_gate(self, gate: str) -> None:
         """Wait, in a task, until the test opens the gate."""
         wait_until(self._path("gates", gate).exists, LONGEST_WAIT, f"gate {gate!r} open")

@@ -1,0 +1,13 @@
+"""Find what is wrong with a configuration before production does.
+
+Each check is a function that returns findings: values, which nobody has acted on yet. ``celery -A proj reliable check``
+shows them.
+"""
+
+from __future__ import annotations
+
+from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.checks.grace import Budget, budget_of, fit
+from celery_reliable.checks.manifests import ManifestError, Supervised, read_manifest
+
+__all__ = ["Budget", "Finding", "ManifestError", "Severity", "Supervised", "budget_of", "fit", "read_manifest"]

@@ -1,0 +1,72 @@
+"""Bodies that do not let themselves be interrupted: the worker is gone in time, and its work goes on elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_reliable.testing.processes import process_table
+from tests.integration.drains import AFTER_TIMEOUT, TIMEOUT, Scene, on, wait_ended
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.integration.workers import Worker
+
+pytestmark = pytest.mark.integration
+
+# `plain` is no task of ours and knows nothing of `Draining`. A C call lets other threads run, but in a green worker no
+# other greenlet; one that keeps the interpreter's lock harms nobody in another process.
+STUCK = {
+    "redis-prefork": ("stubborn", "stuck_in_c", "holding_the_gil", "plain"),
+    "rabbitmq-prefork": ("stubborn",),
+    "rabbitmq-threads": ("stubborn", "sleeping", "stuck_in_c", "plain"),
+    "redis-solo": ("stuck_in_c",),
+    "redis-gevent": ("stuck_in_c",),
+    "redis-eventlet": ("stubborn",),
+}
+
+
+@on(*STUCK)
+def test_bodies_that_cannot_be_interrupted_do_not_hold_the_exit(hasty: Scene, pool: str, broker: str) -> None:
+    """Code 0 in time; the messages are back; the next run begins when this one is gone, and nothing was spent."""
+    bodies = STUCK[f"{'redis' if broker.startswith('redis') else 'rabbitmq'}-{pool}"]
+    worker = hasty.start(pool, concurrency=len(bodies))
+    labels = {hasty.running(body): body for body in bodies}
+    starts = {label: hasty.step(label, "start") for label in labels}
+
+    began = time.monotonic()
+    worker.terminate()
+    wait_ended(worker, since=began, what=f"exit with {', '.join(bodies)}")
+
+    gone = {start["pid"] for start in starts.values()}
+    wait_until(lambda: not gone & {entry.pid for entry in process_table()}, 1.0, "the bodies' processes to be gone")
+    hasty.wait_waiting(len(labels), "the messages of the bodies that were ended")
+    for label in labels:
+        hasty.stage.open(label)
+    for label, body in labels.items():
+        again = hasty.finish_elsewhere(label)
+        assert hasty.stage.events("buried", again["task_id"]) == []
+        if body != "plain":
+            assert (again["attempt"], again["fence"] > starts[label]["fence"]) == (1, True)
+            assert hasty.delivery(label) == [1, 1]
+
+
+@on("redis-threads")
+def test_a_body_that_takes_the_interpreter_away_in_a_drain_ends_in_time(hasty: Scene, pool: str) -> None:
+    """No thread of Python can run: the process ends all the same, with code 1, and the lease runs out by itself."""
+    worker = hasty.start(pool)
+    label = hasty.running("taking_the_gil")
+
+    began = time.monotonic()
+    worker.terminate()
+    assert exit_code(worker) == 1
+    assert time.monotonic() - began < TIMEOUT + AFTER_TIMEOUT + 1.0
+    assert "taking_the_gil" in worker.logs().partition("Timeout (")[2]  # the stack that was in the way
+    assert hasty.steps(label) == ["start"]
+
+
+def exit_code(worker: Worker) -> int:
+    """Wait for the end."""
+    return worker.wait(TIMEOUT + AFTER_TIMEOUT + 5.0)

@@ -1,0 +1,261 @@
+"""The parts of a drain that need no worker: its clock, its line at start, and the bodies it may interrupt."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from celery import Celery
+
+from celery_reliable.errors import Draining
+from celery_reliable.worker import flags
+from celery_reliable.worker.bodies import Bodies
+from celery_reliable.worker.drain import budget
+from celery_reliable.worker.drain.course import Course
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock."""
+    return Clock()
+
+
+class TestCourse:
+    """What is due when."""
+
+    def test_begins_once(self, clock: Clock) -> None:
+        """A second signal moves no deadline."""
+        course = Course(10.0, clock=clock)
+        assert course.begin() is True
+        clock.now += 9.0
+        assert course.begin() is False
+        clock.now += 1.0
+        assert course.is_past(0.0) is True
+
+    def test_nothing_is_due_before_it_begins(self, clock: Clock) -> None:
+        """A worker that runs for days."""
+        course = Course(0.0, clock=clock)
+        clock.now += 1e6
+        assert (course.is_past(0.0), course.must_leave) == (False, False)
+
+    def test_process_leaves_soon_after_the_timeout(self, clock: Clock) -> None:
+        """Within the two seconds that are promised."""
+        course = Course(10.0, clock=clock)
+        course.begin()
+        clock.now += 11.1
+        assert course.must_leave is False
+        clock.now += 0.2
+        assert course.must_leave is True
+
+    def test_process_leaves_when_celery_s_shutdown_hangs(self, clock: Clock) -> None:
+        """Long before a long timeout is over."""
+        course = Course(3600.0, clock=clock)
+        course.begin()
+        course.finish()
+        clock.now += 4.9
+        course.finish()
+        assert course.must_leave is False
+        clock.now += 0.2
+        assert course.must_leave is True
+
+
+def nothing() -> None:
+    """Be a task."""
+
+
+class TestBudget:
+    """The line at start."""
+
+    @pytest.mark.parametrize(("timeout", "grace"), [(30.0, 32), (0.0, 2), (7.5, 10)])
+    def test_grace_period_covers_timeout_and_exit(self, timeout: float, grace: int) -> None:
+        """In whole seconds, as supervisors count."""
+        assert budget.grace_period(timeout) == grace
+
+    def test_longest_time_limit_is_found_among_all_tasks(self) -> None:
+        """The project's default counts for tasks that have none of their own."""
+        app = Celery(set_as_current=False)
+        app.conf.task_time_limit = 40
+        app.task(name="long", time_limit=50, shared=False)(nothing)
+        app.task(name="short", shared=False)(nothing)
+        assert budget.longest_time_limit(app) == 50
+
+    def test_a_task_without_a_limit_has_no_longest(self) -> None:
+        """It may run for ever."""
+        app = Celery(set_as_current=False)
+        app.task(name="limited", time_limit=50, shared=False)(nothing)
+        app.task(name="endless", shared=False)(nothing)
+        assert budget.longest_time_limit(app) is None
+
+
+class Runner:
+    """A thread with a body in it, which goes on until it is interrupted or let go."""
+
+    def __init__(self, bodies: Bodies, token: str) -> None:
+        """Start it, and wait for the body."""
+        self.bodies, self.token = bodies, token
+        self.let_go, self.after = threading.Event(), threading.Event()
+        self.interrupted = False
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        wait_until(lambda: token in bodies, 5.0, "the body")
+
+    def _run(self) -> None:
+        try:
+            with self.bodies.inside(self.token):
+                while not self.let_go.wait(0.01):
+                    pass
+        except Draining:
+            self.interrupted = True
+        self.after.set()
+
+
+class TestBodies:
+    """What may be interrupted, and when."""
+
+    def test_a_body_in_another_thread_is_interrupted_once(self) -> None:
+        """A second order finds it on its way out already."""
+        runner = Runner(bodies := Bodies(), "a")
+        assert bodies.interrupt_thread("a") is True
+        assert bodies.interrupt_thread("a") is False
+        assert runner.after.wait(5.0)
+        runner.thread.join(5.0)
+        assert (runner.interrupted, bool(bodies)) == (True, False)
+
+    def test_only_the_named_body_is_interrupted(self) -> None:
+        """Its neighbour goes on."""
+        bodies = Bodies()
+        one, other = Runner(bodies, "one"), Runner(bodies, "other")
+        bodies.interrupt_thread("one")
+        assert one.after.wait(5.0)
+        assert "other" in bodies
+        other.let_go.set()
+        other.thread.join(5.0)
+        assert (one.interrupted, other.interrupted) == (True, False)
+
+    def test_a_body_that_is_over_is_not_interrupted(self) -> None:
+        """What writes its outcome is left alone."""
+        bodies = Bodies()
+        with bodies.inside("a"):
+            assert "a" in bodies
+        assert bodies.interrupt_thread("a") is False
+
+    def test_an_interruption_that_meets_the_end_of_a_body_hits_nothing(self) -> None:
+        """It was ordered while the body ended: what comes after, its outcome above all, goes on."""
+        bodies, after = Bodies(), threading.Event()
+        inside, let_go = threading.Event(), threading.Event()
+
+        def run() -> None:
+            with bodies.inside("a"):
+                inside.set()
+                let_go.wait(5.0)
+            after.set()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert inside.wait(5.0)
+        ident = thread.ident
+        assert ident is not None
+        with bodies._lock:  # as an interrupter that was a moment earlier
+            bodies._interrupted.add("a")
+            let_go.set()
+            wait_until(lambda: "a" not in bodies, 5.0, "the body's end, which waits for us")
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Draining))
+        assert after.wait(5.0)
+        thread.join(5.0)
+        assert not bodies
+
+    @pytest.fixture
+    def interrupting(self) -> Iterator[None]:
+        """A worker whose timeout is over."""
+        made = flags.Flags()
+        made.set_interrupting()
+        yield
+        made.close()
+
+    @pytest.mark.usefixtures("interrupting")
+    def test_a_body_does_not_begin_after_the_timeout(self) -> None:
+        """It would not be interrupted any more."""
+        with pytest.raises(Draining), Bodies().inside("a"):
+            pytest.fail("the body began")
+
+
+LISTEN = """
+import os, signal, sys, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+def hear():
+    print("heard", flush=True)
+
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=hear, look=lambda: None)
+signal.signal(signal.SIGTERM, lambda *_: None)
+watchdog.start()
+ready, say = os.pipe()
+child = os.fork()
+if not child:
+    os.write(say, b"!")
+    time.sleep(60)
+os.read(ready, 1)
+if sys.argv[1] == "child":
+    os.kill(child, signal.SIGTERM)
+    time.sleep(0.3)  # the byte is written by the child: nothing here tells that it was not
+    print("silence", flush=True)
+os.kill(child, signal.SIGKILL)
+if sys.argv[1] == "self":
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+os._exit(0)
+"""
+
+
+STOP = """
+import _thread, signal, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+heard = []
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: heard.append("heard"), look=lambda: heard.append("looked"))
+watchdog.start()
+while not _thread._count():
+    time.sleep(0.01)
+watchdog.stop()
+watchdog.stop()
+while _thread._count():
+    time.sleep(0.01)
+print(heard, signal.set_wakeup_fd(-1))
+"""
+
+
+class TestWatchdog:
+    """What hears a signal although the main thread may not."""
+
+    def test_a_watchdog_that_is_stopped_hears_nothing(self) -> None:
+        """Its end is no order to stop: that would begin a drain, and end a process that goes on without the worker."""
+        command = [sys.executable, "-c", STOP]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (run.stdout, run.stderr) == ("[] -1\n", "")
+
+    @pytest.mark.parametrize(("target", "first"), [("self", "heard"), ("child", "silence")])
+    def test_hears_its_own_process_and_no_child(self, target: str, first: str) -> None:
+        """A forked child has the same descriptors."""
+        command = [sys.executable, "-c", LISTEN, target]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == first
+            process.kill()
