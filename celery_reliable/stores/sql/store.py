@@ -1,0 +1,149 @@
+"""Keep the records in a database: PostgreSQL or SQLite, by URL or through Django's connection.
+
+Every verb is one statement or one short transaction. The row of the key is locked while its verb decides, and never
+between verbs: no lock is held while a task runs. Of two that find no row, the unique index lets one write it; the other
+begins its verb again and finds it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from celery_reliable.errors import StoreUnavailable
+from celery_reliable.stores.base import LeadAnswer
+from celery_reliable.stores.sql.errors import TryAgain, is_again, is_away, translated
+from celery_reliable.stores.sql.link import Link, Session
+from celery_reliable.stores.sql.notes import SqlNotes
+from celery_reliable.stores.sql.statements import load
+from celery_reliable.stores.sql.tables import BATCH, SqlTables, filled
+from celery_reliable.stores.verbs import SharedVerbs, Tables
+
+T = TypeVar("T")
+
+_PAUSE = 0.01  # seconds: the first pause before a step that met another one, doubling up to
+_LONGEST_PAUSE = 0.25
+_TIDY_EVERY = 10.0  # seconds between two rounds of retention in the process that leads
+_BATCHES = 10  # of one round; the next round goes on
+_OFFSET_AGE = 60.0  # seconds: how long a measured offset between our clock and the server's serves
+
+
+class SqlStore(SharedVerbs):
+    """The store in a database. See `open_sql_store`.
+
+    .. versionadded:: 0.1
+    """
+
+    def __init__(self, link: Link, *, key_prefix: str, timeout: float) -> None:
+        """Take a link; nothing connects before the first verb."""
+        self._link = link
+        self._prefix = key_prefix
+        self._timeout = timeout
+        self._statements = load(link.dialect)
+        self.notes = SqlNotes(self._step, self._statements, begin=link.dialect.begin, prefix=key_prefix)
+        self._tidied = float("-inf")
+        self._offset: tuple[float, float] | None = None
+
+    # --- one step
+
+    def _atomically(self, work: Callable[[Tables], T]) -> T:
+        return self._step(lambda session: self._committed(session, work))
+
+    def _committed(self, session: Session, work: Callable[[Tables], T]) -> T:
+        tables = SqlTables(session, self._statements, begin=self._link.dialect.begin, prefix=self._prefix)
+        answer = work(tables)
+        tables.commit()
+        return answer
+
+    def _step(self, work: Callable[[Session], T]) -> T:
+        """Do it on a session; again when it met another step, and once more when a kept connection was lost."""
+        deadline, pause, lost_one = time.monotonic() + self._timeout, _PAUSE, False
+        while True:
+            kept = False
+            try:
+                with self._link.session() as session:
+                    kept = session.kept
+                    return work(session)
+            except (TryAgain, *self._link.errors) as exc:
+                if is_again(exc) and time.monotonic() < deadline:
+                    time.sleep(random.uniform(0, pause))
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                elif kept and not lost_one and not isinstance(exc, TryAgain) and is_away(exc):
+                    lost_one = True
+                else:
+                    raise self._translated(exc) from exc
+
+    def _translated(self, exc: Exception) -> Exception:
+        if isinstance(exc, TryAgain):
+            return StoreUnavailable("store (reliable_store_url): too many changes of one key; the call is tried again")
+        return translated(exc, remedy=self._link.remedy)
+
+    # --- verbs that need no lock
+
+    def ledger(self, *, limit: int = BATCH) -> Iterator[tuple[str, bytes]]:
+        """See `Store.ledger`: in the order of ids, a page at a time."""
+        cursor = ""
+        while page := self._page(cursor, limit=limit):
+            yield from page
+            cursor = page[-1][0]
+
+    def _page(self, cursor: str, *, limit: int) -> list[tuple[str, bytes]]:
+        values = {"prefix": self._prefix, "cursor": cursor, "limit": limit}
+        rows = self._step(lambda session: session.rows(self._statements["page_of_ledger"], values))
+        return [(task_id, bytes(envelope)) for task_id, envelope in rows]
+
+    def now(self) -> int:
+        """See `Store.now`."""
+        known = self._offset
+        if known is None or time.monotonic() - known[1] > _OFFSET_AGE:
+            self._offset = known = self._measured()
+        return int((time.monotonic() + known[0]) * 1e6)
+
+    def _measured(self) -> tuple[float, float]:
+        before = time.monotonic()
+        ((now,),) = self._step(lambda session: session.rows(self._statements["read_clock"], {}))
+        after = time.monotonic()
+        return now / 1e6 - (before + after) / 2, after
+
+    # --- retention
+
+    def lead(self, role: str, *, token: str, ttl: float, pulse_ttl: float) -> LeadAnswer:
+        """See `Store.lead`. Who leads also removes what is old, now and then, in batches."""
+        answer = super().lead(role, token=token, ttl=ttl, pulse_ttl=pulse_ttl)
+        if answer != "no" and time.monotonic() - self._tidied > _TIDY_EVERY:
+            self._tidied = time.monotonic()
+            self.tidy(batches=_BATCHES)
+        return answer
+
+    def tidy(self, *, batches: int) -> int:
+        """Remove records and notes whose time is over, at most so many batches of a thousand; return how many."""
+        removed = 0
+        for _ in range(batches):
+            count = self._step(self._tidied_batch)
+            removed += count
+            if count < BATCH:
+                break
+        return removed
+
+    def _tidied_batch(self, session: Session) -> int:
+        session.run(self._link.dialect.begin)
+        values = {"prefix": self._prefix, "limit": BATCH}
+        digests = [row[0] for row in session.rows(self._statements["ended_records"], values)]
+        for name in ("delete_progresses", "delete_records") if digests else ():
+            statement, listed = filled(self._statements[name], {"digests": digests})
+            session.change(statement, {"prefix": self._prefix, **listed})
+        notes = session.change(self._statements["delete_old_notes"], values)
+        session.run("COMMIT")
+        return max(len(digests), notes)
+
+    # --- the server
+
+    def findings(self) -> list[str]:
+        """See `Store.findings`."""
+        return []
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._link.close()
