@@ -17,6 +17,7 @@ from celery_reliable.wiring import connect_signals
 _COMMANDS: Final[Mapping[str, str]] = {
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
+    "schema": "celery_reliable.cli.schema:schema",
 }
 
 

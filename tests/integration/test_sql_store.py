@@ -8,18 +8,15 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-import sqlalchemy
 
 pytest.register_assert_rewrite("tests.store_contract")
 
 from celery_reliable.stores import open_store  # noqa: E402  # the contract's asserts must be rewritten first
-from celery_reliable.stores.sql.alchemy import AlchemyLink  # noqa: E402
-from celery_reliable.stores.sql.schema import metadata  # noqa: E402
+from celery_reliable.stores.sql import open_sql_store  # noqa: E402
 from tests.store_contract import StoreContract, StoreUnderTest  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from celery_reliable.testing import servers
 
@@ -30,9 +27,8 @@ TICK = 0.2  # seconds: a lease must end within a test, on a server that nobody c
 
 def create_tables(url: str) -> None:
     """Make the tables, as ``celery reliable schema`` does."""
-    link = AlchemyLink(url, timeout=5.0)
-    metadata.create_all(link.engine)
-    link.close()
+    with contextlib.closing(open_sql_store(url)) as store:
+        store.create_tables()
 
 
 @contextlib.contextmanager

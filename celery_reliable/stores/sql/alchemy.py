@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy
@@ -25,7 +25,7 @@ _MOST = 20  # connections of one process at the same time; more threads wait for
 class AlchemyLink:
     """See `Link`."""
 
-    errors = (SQLAlchemyError, OSError)
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
     remedy = "create them with: celery -A PROJECT reliable schema"
 
     def __init__(self, url: str, *, timeout: float) -> None:
@@ -76,11 +76,9 @@ class AlchemyLink:
         except BaseException as exc:
             if is_away(exc) or not isinstance(exc, Exception):
                 connection.invalidate()
-            else:
-                _rolled_back(connection)
             raise
         finally:
-            connection.close()
+            connection.close()  # the pool rolls back what was begun and not ended
 
     def close(self) -> None:
         """See `Link.close`."""
@@ -129,10 +127,3 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.close()
-
-
-def _rolled_back(connection: Connection) -> None:
-    with suppress(SQLAlchemyError):
-        connection.exec_driver_sql("ROLLBACK")
-        return
-    connection.invalidate()

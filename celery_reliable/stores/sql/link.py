@@ -87,10 +87,11 @@ def postgres_arguments(timeout: float) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _percent(statement: str) -> str:
+def percent(statement: str) -> str:
+    """Return a statement with ``%(name)s`` for ``:name``."""
     return re.sub(r":(\w+)", r"%(\1)s", statement)
 
 
 def style(dialect: Dialect) -> Callable[[str], str]:
     """Return what turns ``:name`` into the way in which the dialect's drivers name values."""
-    return str if dialect.name == "sqlite" else _percent
+    return str if dialect.name == "sqlite" else percent

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from celery_reliable.stores.notes import BATCH, Note, NotePage, Write
 from celery_reliable.stores.sql.errors import TryAgain
 from celery_reliable.stores.sql.link import Row, Session
 from celery_reliable.stores.sql.rows import microseconds
+from celery_reliable.stores.sql.statements import Statements
 from celery_reliable.stores.sql.tables import NEVER, filled
-
-T = TypeVar("T")
 
 
 class SqlNotes:
     """See `Notes`."""
 
     def __init__(
-        self,
-        step: Callable[[Callable[[Session], T]], Any],
-        statements: Mapping[str, str],
-        *,
-        begin: str,
-        prefix: str,
+        self, step: Callable[[Callable[[Session], Any]], Any], statements: Callable[[], Statements], *, prefix: str
     ) -> None:
-        """Take what does a piece of work on a session as one step."""
+        """Take what does a piece of work on a session as one step, and where the statements come from."""
         self._step = step
         self._statements = statements
-        self._begin = begin
         self._prefix = prefix
 
     def read(self, shelf: str, names: Iterable[str]) -> dict[str, Note]:
@@ -46,8 +40,7 @@ class SqlNotes:
         """See `Notes.write`: each thousand is one transaction."""
         answers: list[int | None] = []
         for start in range(0, len(writes), BATCH):
-            batch = writes[start : start + BATCH]
-            answers += self._step(lambda session, batch=batch: self._written(session, shelf, batch))
+            answers += self._step(partial(self._written, shelf=shelf, writes=writes[start : start + BATCH]))
         return answers
 
     def page(self, shelf: str, cursor: str = "", *, limit: int = 500) -> NotePage:
@@ -64,8 +57,8 @@ class SqlNotes:
         rows = self._rows(session, "read_notes", {"names": names}, shelf=shelf)
         return {row[0]: _note(row) for row in rows}
 
-    def _written(self, session: Session, shelf: str, writes: Sequence[Write]) -> list[int | None]:
-        session.run(self._begin)
+    def _written(self, session: Session, *, shelf: str, writes: Sequence[Write]) -> list[int | None]:
+        session.run(self._statements().begin)
         ((now, version),) = self._rows(session, "lock_shelf", shelf=shelf)
         if version is None:
             self._begin_shelf(session, shelf)
@@ -80,7 +73,7 @@ class SqlNotes:
     def _begin_shelf(self, session: Session, shelf: str) -> None:
         """Write the row to be locked; whoever else did so first is waited for by beginning again."""
         values = {"prefix": self._prefix, "shelf": shelf, "value": b"", "version": 0, "ends": NEVER}
-        if not session.change(self._statements["begin_shelf"], values):
+        if not session.change(self._statements().texts["begin_shelf"], values):
             raise TryAgain
 
     def _store(
@@ -93,11 +86,11 @@ class SqlNotes:
             self._fill(session, "delete_notes", {"names": gone}, shelf=shelf)
 
     def _rows(self, session: Session, name: str, lists: Mapping[str, Any] | None = None, /, **values: Any) -> list[Row]:
-        statement, listed = filled(self._statements[name], lists or {})
+        statement, listed = filled(self._statements().texts[name], lists or {})
         return session.rows(statement, {"prefix": self._prefix, **values, **listed})
 
     def _fill(self, session: Session, name: str, lists: Mapping[str, Any], /, **values: Any) -> None:
-        statement, listed = filled(self._statements[name], lists)
+        statement, listed = filled(self._statements().texts[name], lists)
         session.change(statement, {"prefix": self._prefix, **values, **listed})
 
 

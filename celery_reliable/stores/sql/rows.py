@@ -25,11 +25,7 @@ COLUMNS = (
 )
 _TIMES = ("lease_until", "ends")
 _APART = {*COLUMNS, "saved"}
-_DEFAULTS = {
-    item.name: item.default_factory() if item.default is dataclasses.MISSING else item.default  # type: ignore[misc]  # state .. ends have neither
-    for item in dataclasses.fields(Record)
-    if item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING
-}
+_DEFAULTS = {item.name: item.default for item in dataclasses.fields(Record)}
 _NAMES = tuple(item.name for item in dataclasses.fields(Record))
 _BYTES = ("envelope", "outcome")
 
@@ -65,7 +61,7 @@ def record_of(row: Sequence[Any], *, read_saved: Callable[[], Mapping[str, bytes
 
 def _packed(record: Record, *, apart: set[str]) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in _NAMES if name not in apart}
-    return {name: _plain(value) for name, value in values.items() if value != _DEFAULTS.get(name, dataclasses.MISSING)}
+    return {name: _plain(value) for name, value in values.items() if value != _DEFAULTS[name]}
 
 
 def _plain(value: Any) -> Any:

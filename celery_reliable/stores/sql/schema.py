@@ -19,6 +19,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.engine import URL
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 metadata = MetaData()
 
@@ -118,4 +120,17 @@ fleet = Table(
     comment="When the fleet was last heard, and counts of dead letters.",
 )
 
-TABLES = tuple(metadata.tables)
+
+def statements(dialect: str) -> list[str]:
+    """Return what makes the tables that are not there yet, in the words of a dialect."""
+    words = URL.create(dialect).get_dialect()()
+    made: list[CreateTable | CreateIndex] = []
+    for table in metadata.sorted_tables:
+        made.append(CreateTable(table, if_not_exists=True))
+        made += [CreateIndex(index, if_not_exists=True) for index in sorted(table.indexes, key=_name)]
+    texts = [str(item.compile(dialect=words)) for item in made]
+    return ["\n".join(line.rstrip() for line in text.strip().splitlines()) for text in texts]
+
+
+def _name(index: Index) -> str:
+    return str(index.name)

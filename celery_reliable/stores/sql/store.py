@@ -10,14 +10,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TypeVar
 
 from celery_reliable.errors import StoreUnavailable
 from celery_reliable.stores.base import LeadAnswer
+from celery_reliable.stores.sql import ddl
 from celery_reliable.stores.sql.errors import TryAgain, is_again, is_away, translated
 from celery_reliable.stores.sql.link import Link, Session
 from celery_reliable.stores.sql.notes import SqlNotes
-from celery_reliable.stores.sql.statements import load
+from celery_reliable.stores.sql.statements import Statements, load
 from celery_reliable.stores.sql.tables import BATCH, SqlTables, filled
 from celery_reliable.stores.verbs import SharedVerbs, Tables
 
@@ -41,10 +43,14 @@ class SqlStore(SharedVerbs):
         self._link = link
         self._prefix = key_prefix
         self._timeout = timeout
-        self._statements = load(link.dialect)
-        self.notes = SqlNotes(self._step, self._statements, begin=link.dialect.begin, prefix=key_prefix)
+        self.notes = SqlNotes(self._step, lambda: self._statements, prefix=key_prefix)
         self._tidied = float("-inf")
         self._offset: tuple[float, float] | None = None
+
+    @cached_property
+    def _statements(self) -> Statements:
+        """Load them at the first verb: Django's settings, which name the kind of server, are not read before."""
+        return load(self._link.dialect)
 
     # --- one step
 
@@ -52,7 +58,7 @@ class SqlStore(SharedVerbs):
         return self._step(lambda session: self._committed(session, work))
 
     def _committed(self, session: Session, work: Callable[[Tables], T]) -> T:
-        tables = SqlTables(session, self._statements, begin=self._link.dialect.begin, prefix=self._prefix)
+        tables = SqlTables(session, self._statements, prefix=self._prefix)
         answer = work(tables)
         tables.commit()
         return answer
@@ -60,17 +66,18 @@ class SqlStore(SharedVerbs):
     def _step(self, work: Callable[[Session], T]) -> T:
         """Do it on a session; again when it met another step, and once more when a kept connection was lost."""
         deadline, pause, lost_one = time.monotonic() + self._timeout, _PAUSE, False
+        expected: tuple[type[Exception], ...] = (TryAgain, *self._link.errors)
         while True:
             kept = False
             try:
                 with self._link.session() as session:
                     kept = session.kept
                     return work(session)
-            except (TryAgain, *self._link.errors) as exc:
+            except expected as exc:
                 if is_again(exc) and time.monotonic() < deadline:
                     time.sleep(random.uniform(0, pause))
                     pause = min(2 * pause, _LONGEST_PAUSE)
-                elif kept and not lost_one and not isinstance(exc, TryAgain) and is_away(exc):
+                elif kept and not lost_one and is_away(exc):
                     lost_one = True
                 else:
                     raise self._translated(exc) from exc
@@ -78,7 +85,7 @@ class SqlStore(SharedVerbs):
     def _translated(self, exc: Exception) -> Exception:
         if isinstance(exc, TryAgain):
             return StoreUnavailable("store (reliable_store_url): too many changes of one key; the call is tried again")
-        return translated(exc, remedy=self._link.remedy)
+        return translated(exc, tables=self._link.remedy)
 
     # --- verbs that need no lock
 
@@ -91,7 +98,7 @@ class SqlStore(SharedVerbs):
 
     def _page(self, cursor: str, *, limit: int) -> list[tuple[str, bytes]]:
         values = {"prefix": self._prefix, "cursor": cursor, "limit": limit}
-        rows = self._step(lambda session: session.rows(self._statements["page_of_ledger"], values))
+        rows = self._step(lambda session: session.rows(self._statements.texts["page_of_ledger"], values))
         return [(task_id, bytes(envelope)) for task_id, envelope in rows]
 
     def now(self) -> int:
@@ -103,7 +110,7 @@ class SqlStore(SharedVerbs):
 
     def _measured(self) -> tuple[float, float]:
         before = time.monotonic()
-        ((now,),) = self._step(lambda session: session.rows(self._statements["read_clock"], {}))
+        ((now,),) = self._step(lambda session: session.rows(self._statements.texts["read_clock"], {}))
         after = time.monotonic()
         return now / 1e6 - (before + after) / 2, after
 
@@ -128,17 +135,31 @@ class SqlStore(SharedVerbs):
         return removed
 
     def _tidied_batch(self, session: Session) -> int:
-        session.run(self._link.dialect.begin)
+        session.run(self._statements.begin)
         values = {"prefix": self._prefix, "limit": BATCH}
-        digests = [row[0] for row in session.rows(self._statements["ended_records"], values)]
+        digests = [row[0] for row in session.rows(self._statements.texts["ended_records"], values)]
         for name in ("delete_progresses", "delete_records") if digests else ():
-            statement, listed = filled(self._statements[name], {"digests": digests})
+            statement, listed = filled(self._statements.texts[name], {"digests": digests})
             session.change(statement, {"prefix": self._prefix, **listed})
-        notes = session.change(self._statements["delete_old_notes"], values)
+        notes = session.change(self._statements.texts["delete_old_notes"], values)
         session.run("COMMIT")
         return max(len(digests), notes)
 
     # --- the server
+
+    def schema(self) -> list[str]:
+        """Return the statements that make the tables which are not there yet."""
+        return ddl.statements(self._link.dialect.name)
+
+    def create_tables(self) -> None:
+        """Make the tables that are not there yet, all or none."""
+        self._step(self._created)
+
+    def _created(self, session: Session) -> None:
+        session.run(self._statements.begin)
+        for statement in self.schema():
+            session.run(statement)
+        session.run("COMMIT")
 
     def findings(self) -> list[str]:
         """See `Store.findings`."""

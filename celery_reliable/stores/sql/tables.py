@@ -13,6 +13,7 @@ from celery_reliable.stores.records import Record
 from celery_reliable.stores.sql.errors import TryAgain
 from celery_reliable.stores.sql.link import Row, Session
 from celery_reliable.stores.sql.rows import COLUMNS, microseconds, record_of, row_of, seconds
+from celery_reliable.stores.sql.statements import Statements
 from celery_reliable.stores.verbs import Letter
 
 BATCH = 1000  # rows that one statement removes, or extends, at most
@@ -38,11 +39,11 @@ class SqlTables:
     One statement alone is atomic without: an entry of the ledger written by itself needs no transaction.
     """
 
-    def __init__(self, session: Session, statements: Mapping[str, str], *, begin: str, prefix: str) -> None:
+    def __init__(self, session: Session, statements: Statements, *, prefix: str) -> None:
         """Work on one session."""
         self._session = session
-        self._statements = statements
-        self._begin_words = begin
+        self._statements = statements.texts
+        self._begin_words = statements.begin
         self._prefix = prefix
         self._began = False
         self._now: float | None = None

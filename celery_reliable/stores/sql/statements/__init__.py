@@ -41,11 +41,20 @@ SQLITE = Dialect(
 DIALECTS = {dialect.name: dialect for dialect in (POSTGRESQL, SQLITE)}
 
 
-def load(dialect: Dialect) -> Mapping[str, str]:
-    """Return every statement by its name, in the words of a dialect."""
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What begins a transaction, and every statement by its name."""
+
+    begin: str
+    texts: Mapping[str, str]
+
+
+def load(dialect: Dialect) -> Statements:
+    """Return the statements in the words of a dialect."""
     folder = resources.files(__name__)
     texts = [folder.joinpath(f"{file}.sql").read_text() for file in _FILES]
-    return {name: _spoken(body, dialect) for text in texts for name, body in _sections(text)}
+    named = {name: _spoken(body, dialect) for text in texts for name, body in _sections(text)}
+    return Statements(dialect.begin, named)
 
 
 def _sections(text: str) -> list[tuple[str, str]]:
