@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.sql.errors import is_away
-from celery_reliable.stores.sql.link import Row, Values, postgres_arguments, style
+from celery_reliable.stores.sql.link import Row, Values, bound_waits, postgres_arguments, style
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
 
 _KEPT = 5  # connections kept open between steps
@@ -58,9 +58,14 @@ class AlchemyLink:
             connect_args=self._arguments(),
             hide_parameters=True,  # arguments and results of tasks stay out of errors
         )
-        if self.dialect.name == "sqlite":
-            event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", self._prepare)
         return engine
+
+    def _prepare(self, connection: Any, _: Any) -> None:
+        if self.dialect.name == "sqlite":
+            _prepare_sqlite(connection)
+        else:
+            bound_waits(connection, timeout=self._timeout)
 
     def _arguments(self) -> dict[str, Any]:
         if self.dialect.name == "sqlite":
@@ -121,7 +126,7 @@ def _checked(url: str) -> URL:
     return parsed
 
 
-def _prepare_sqlite(connection: Any, _: Any) -> None:
+def _prepare_sqlite(connection: Any) -> None:
     """Let readers and one writer work at the same time; a commit is on the disk before it is told."""
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")

@@ -19,7 +19,7 @@ from django.db.utils import ConnectionDoesNotExist
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.sql.errors import is_away
-from celery_reliable.stores.sql.link import Row, Values, percent, postgres_arguments
+from celery_reliable.stores.sql.link import Row, Values, bound_waits, percent, postgres_arguments
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
 
 _KEPT = 20  # idle connections kept open at most
@@ -72,6 +72,7 @@ class DjangoLink:
             return self._idle.pop(), True
         connection = self._new()
         connection.connect()
+        bound_waits(connection.connection, timeout=self._timeout)
         return connection, False
 
     def _new(self) -> Any:

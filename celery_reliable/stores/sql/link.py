@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import lru_cache, partial
+from inspect import signature
 from typing import Any, Protocol
 
 from celery_reliable.stores.sql.statements import Dialect
@@ -84,6 +85,16 @@ def postgres_arguments(timeout: float) -> dict[str, Any]:
         "tcp_user_timeout": int(timeout * 1000),
         "application_name": "celery_reliable",
     }
+
+
+def bound_waits(driver: Any, *, timeout: float) -> None:
+    """Give up an answer that does not come, from a server that is frozen: psycopg 3.3 can, other drivers wait.
+
+    A second later than the server itself would end the statement, so that its word comes first.
+    """
+    wait = getattr(driver, "wait", None)
+    if wait is not None and "timeout" in signature(wait).parameters:
+        driver.wait = partial(wait, timeout=timeout + 1.0)
 
 
 @lru_cache(maxsize=1024)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
 
-from celery_reliable.errors import StoreUnavailable
-from celery_reliable.stores.base import LeadAnswer
+from celery_reliable.errors import StoreError, StoreUnavailable
+from celery_reliable.stores.base import Job
 from celery_reliable.stores.sql import ddl
 from celery_reliable.stores.sql.errors import TryAgain, is_again, is_away, translated
 from celery_reliable.stores.sql.link import Link, Session
@@ -27,8 +28,8 @@ T = TypeVar("T")
 
 _PAUSE = 0.01  # seconds: the first pause before a step that met another one, doubling up to
 _LONGEST_PAUSE = 0.25
-_TIDY_EVERY = 10.0  # seconds between two rounds of retention in the process that leads
-_BATCHES = 10  # of one round; the next round goes on
+_TIDY_EVERY = 5.0  # seconds between two rounds of retention in one process
+_BATCHES = 10  # of one round, some 20 ms each: whoever renews must not be late; the next round goes on
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our clock and the server's serves
 
 
@@ -116,16 +117,20 @@ class SqlStore(SharedVerbs):
 
     # --- retention
 
-    def lead(self, role: str, *, token: str, ttl: float, pulse_ttl: float) -> LeadAnswer:
-        """See `Store.lead`. Who leads also removes what is old, now and then, in batches."""
-        answer = super().lead(role, token=token, ttl=ttl, pulse_ttl=pulse_ttl)
-        if answer != "no" and time.monotonic() - self._tidied > _TIDY_EVERY:
+    def renew(self, claims: Iterable[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
+        """See `Store.renew`. Every worker calls it again and again, so it also removes what is old, in batches."""
+        lost = super().renew(claims, pulse_ttl=pulse_ttl)
+        if time.monotonic() - self._tidied > _TIDY_EVERY:
             self._tidied = time.monotonic()
-            self.tidy(batches=_BATCHES)
-        return answer
+            with suppress(StoreError):  # the leases are renewed; what is old can wait
+                self.tidy(batches=_BATCHES)
+        return lost
 
     def tidy(self, *, batches: int) -> int:
-        """Remove records and notes whose time is over, at most so many batches of a thousand; return how many."""
+        """Remove records and notes whose time is over, at most so many batches of a thousand; return how many.
+
+        Several workers may do it at once: each takes what no other has locked.
+        """
         removed = 0
         for _ in range(batches):
             count = self._step(self._tidied_batch)
