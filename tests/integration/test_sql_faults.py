@@ -135,9 +135,9 @@ def test_buries_and_replays_that_cross_do_not_stop_each_other(store: SqlStore) -
             life = answer.life
             found = claim(store, job, token=task_id, task_id=task_id, life=life)
             if isinstance(found, Run):
-                facts = {"letter_id": task_id, "letter": b"letter", "letter_ttl": LONG, "letter_max": 3}
+                facts: dict[str, Any] = {"letter_id": task_id, "letter": b"letter", "letter_ttl": LONG, "letter_max": 3}
                 store.bury(job, task_id=task_id, fence=found.fence, token=task_id, **facts)
-                replayed = {"envelope": b"again", "body": b"body", "fingerprint": "", "ttl": LONG}
+                replayed: dict[str, Any] = {"envelope": b"again", "body": b"body", "fingerprint": "", "ttl": LONG}
                 store.replay(task_id, job, task_id=f"{task_id}:again", **replayed)
 
     together(8, live_and_die)
@@ -154,7 +154,7 @@ def test_a_deadlock_is_answered_by_beginning_again(store: SqlStore, someone: Con
     store.keep_letter("first", letter=b"", letter_ttl=LONG, letter_max=9)
     someone.exec_driver_sql("SET deadlock_timeout = '60s'")  # so that ours is the one that is ended
     someone.exec_driver_sql(f"SELECT 1 FROM celery_reliable_fleet WHERE prefix = '{prefix}' FOR UPDATE")
-    facts = {"letter_id": "L", "letter": b"letter", "letter_ttl": LONG, "letter_max": 9}
+    facts: dict[str, Any] = {"letter_id": "L", "letter": b"letter", "letter_ttl": LONG, "letter_max": 9}
     with in_thread(partial(store.bury, job, task_id="A", fence=run.fence, token="token", **facts)) as burial:
         wait_until(lambda: waiting_for_a_lock(someone), what="the burial waiting")
         someone.exec_driver_sql(f"SELECT 1 FROM celery_reliable_record WHERE prefix = '{prefix}' FOR UPDATE")
@@ -232,8 +232,10 @@ def test_a_connection_that_the_server_ended_is_replaced_without_a_word(store: Sq
     assert isinstance(claim(store, job), Run)
 
 
-def test_a_server_that_answers_nothing_is_given_up(store: SqlStore, server: servers.Server) -> None:
+def test_a_server_that_answers_nothing_is_given_up(server: servers.Server) -> None:
     """Frozen: a keeper of leases must know in time."""
+    server.start()
+    store = open_sql_store(server.url, timeout=1.0)
     store.now()
     server.freeze()
     began = time.monotonic()
@@ -243,7 +245,8 @@ def test_a_server_that_answers_nothing_is_given_up(store: SqlStore, server: serv
         assert time.monotonic() - began < 20.0
     finally:
         server.thaw()
-    assert isinstance(claim(store, declared()), Run)
+    assert isinstance(claim(store, declared(uuid.uuid4().hex)), Run)
+    store.close()
 
 
 def test_a_process_that_is_frozen_in_a_step_loses_its_lock(store: SqlStore) -> None:
@@ -328,6 +331,15 @@ def test_a_database_in_memory_is_refused(url: str) -> None:
         open_store(url)
 
 
+def test_findings_name_what_is_missing_and_what_is_forgetful(store: SqlStore, lite: SqlStore, tmp_path: Path) -> None:
+    """The server of these tests runs without fsync; a file with its tables has nothing to be said about."""
+    assert [finding.partition(":")[0] for finding in store.findings()] == ["fsync is off"]
+    assert lite.findings() == []
+    with contextlib.closing(open_sql_store(f"sqlite:///{tmp_path}/empty.db")) as empty:
+        (finding,) = empty.findings()
+    assert "celery -A PROJECT reliable schema" in finding
+
+
 # --- what is old
 
 
@@ -362,7 +374,8 @@ def test_round_trips_of_each_verb(lite: SqlStore) -> None:
     """One transaction for a claim; one statement for a submission without a declared key, and for all renewals."""
     said: list[str] = []
     lite.now()
-    event.listen(lite._link.engine, "before_cursor_execute", lambda *facts: said.append(facts[2].split()[0]))
+    link: Any = lite._link
+    event.listen(link.engine, "before_cursor_execute", lambda *facts: said.append(facts[2].split()[0]))
     job, own = declared(), Job("B")
 
     def cost(call: Callable[[], Any]) -> list[str]:

@@ -79,7 +79,7 @@ class DjangoLink:
         """Make a connection that is not Django's own for this thread, and that another thread may use later."""
         try:
             connection = connections.create_connection(self._alias)
-        except (ConnectionDoesNotExist, ImproperlyConfigured) as exc:
+        except (KeyError, ConnectionDoesNotExist, ImproperlyConfigured) as exc:
             found = f"reliable_store_url: expected an alias of DATABASES, found django://{self._alias} ({exc})"
             raise ConfigurationError(f"{found}; name one that is there, and set DJANGO_SETTINGS_MODULE") from exc
         connection.inc_thread_sharing()

@@ -31,6 +31,10 @@ _LONGEST_PAUSE = 0.25
 _TIDY_EVERY = 5.0  # seconds between two rounds of retention in one process
 _BATCHES = 10  # of one round, some 20 ms each: whoever renews must not be late; the next round goes on
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our clock and the server's serves
+_FORGETFUL = {
+    "fsync": "a crash of the server may destroy every record; set it to on",
+    "synchronous_commit": "a crash of the server forgets the last outcomes, and their tasks run again; set it to on",
+}
 
 
 class SqlStore(SharedVerbs):
@@ -167,8 +171,20 @@ class SqlStore(SharedVerbs):
         session.run("COMMIT")
 
     def findings(self) -> list[str]:
-        """See `Store.findings`."""
-        return []
+        """See `Store.findings`: tables that are not there, and a server that may forget what it confirmed."""
+        try:
+            found = self._step(self._settings)
+        except StoreUnavailable:
+            raise
+        except StoreError as exc:
+            return [str(exc)]
+        return [f"{name} is {value}: {_FORGETFUL[name]}" for name, value in found if value == "off"]
+
+    def _settings(self, session: Session) -> list[tuple[str, str]]:
+        session.rows(self._statements.texts["read_fleet"], {"prefix": self._prefix})
+        if self._link.dialect.name != "postgresql":
+            return []
+        return [(name, session.rows(f"SELECT current_setting('{name}')", {})[0][0]) for name in _FORGETFUL]
 
     def close(self) -> None:
         """See `Store.close`."""
