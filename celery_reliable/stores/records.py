@@ -158,8 +158,8 @@ def tombstone(task_id: str, *, reason: EndReason, ends: float) -> Record:
 def wait(record: Record, *, held_for: float, now: float) -> NotYet | Busy | None:
     """Say how long a message has to wait: for its due time, or for the holder."""
     if record.due_at > now:
-        return NotYet(due_in=round(record.due_at - now, 6))
-    return Busy(expires_in=round(held_for, 6)) if held_for > 0 else None
+        return NotYet(due_in=record.due_at - now)
+    return Busy(expires_in=held_for) if held_for > 0 else None
 
 
 def ready(record: Record | None, *, task_id: str, life: int, fingerprint: str, now: float) -> Record:

@@ -96,6 +96,7 @@ def _held_for(tables: Tables, record: Record | None, *, ttl: float) -> float:
     pulse = heard.meet_ended_lease(now=now, ttl=ttl)
     if pulse is not heard:
         tables.keep_pulse(pulse)
+        return ttl
     return max(0.0, pulse.gap_until - now)
 
 
