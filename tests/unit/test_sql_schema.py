@@ -23,6 +23,8 @@ def test_statements_are_those_of_the_metadata(dialect: str) -> None:
     """The file is what Django and the command run; the metadata is what Alembic reads."""
     made = [text.replace("\t", "    ") for text in schema.statements(dialect)]
     assert ddl.statements(dialect) == made
+    inbox = [text.replace("\t", "    ") for text in schema.statements(dialect, of=schema.inbox_metadata)]
+    assert ddl.statements(dialect, version="inbox_0001") == inbox
 
 
 def test_columns_of_a_record_are_those_of_its_row() -> None:

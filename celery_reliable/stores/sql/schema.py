@@ -120,12 +120,27 @@ fleet = Table(
     comment="When the fleet was last heard, and counts of dead letters.",
 )
 
+inbox_metadata = MetaData()
 
-def statements(dialect: str) -> list[str]:
+inbox = Table(
+    "celery_reliable_inbox",
+    inbox_metadata,
+    _prefix(),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("outcome", LargeBinary, nullable=False),
+    Column("ends", BigInteger, nullable=False),
+    PrimaryKeyConstraint("prefix", "digest", name="celery_reliable_inbox_pk"),
+    Index("celery_reliable_inbox_ends", "prefix", "ends"),
+    comment="Jobs whose effect is committed; it lies in the database of the effect, wherever the store is.",
+)
+
+
+def statements(dialect: str, *, of: MetaData = metadata) -> list[str]:
     """Return what makes the tables that are not there yet, in the words of a dialect."""
     words = URL.create(dialect).get_dialect()()
     made: list[CreateTable | CreateIndex] = []
-    for table in metadata.sorted_tables:
+    for table in of.sorted_tables:
         made.append(CreateTable(table, if_not_exists=True))
         made += [CreateIndex(index, if_not_exists=True) for index in sorted(table.indexes, key=_name)]
     texts = [str(item.compile(dialect=words)) for item in made]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 
 _FILES = ("fleet", "ledger", "letter", "note", "record")
@@ -53,7 +54,7 @@ def load(dialect: Dialect) -> Statements:
     """Return the statements in the words of a dialect."""
     folder = resources.files(__name__)
     texts = [folder.joinpath(f"{file}.sql").read_text() for file in _FILES]
-    named = {name: _spoken(body, dialect) for text in texts for name, body in _sections(text)}
+    named = {name: spoken(body, dialect) for text in texts for name, body in _sections(text)}
     return Statements(dialect.begin, named)
 
 
@@ -62,7 +63,9 @@ def _sections(text: str) -> list[tuple[str, str]]:
     return list(zip(pieces[1::2], pieces[2::2], strict=True))
 
 
-def _spoken(body: str, dialect: Dialect) -> str:
+@lru_cache(maxsize=256)
+def spoken(body: str, dialect: Dialect) -> str:
+    """Return one statement in the words of a dialect."""
     text = re.sub(r"^--.*\n", "", body, flags=re.MULTILINE)
     for name in ("now", "for_update", "skip_locked"):
         text = text.replace("{" + name + "}", getattr(dialect, name))
