@@ -16,6 +16,7 @@
     ├── Permanent                  raised by a task: trying again cannot help
     └── Snooze                     raised by a task: try later, no attempt spent
     Draining (BaseException)       raised inside a task when its worker must stop now
+    AlreadyCommitted (BaseException)  raised by an inbox whose effect an earlier run has committed
     ProcessKilled (BaseException)  raised by the test kit where a worker would be killed
 
 Every one survives pickling with its fields, and can be rebuilt from ``args`` alone, as Celery's result backends do.
@@ -140,3 +141,16 @@ class ProcessKilled(BaseException):
 
     Unlike at a real SIGKILL, ``finally`` blocks run; what a database would roll back is rolled back.
     """
+
+
+class AlreadyCommitted(BaseException):
+    """Raised by ``self.inbox()`` in place of its block: an earlier run has committed this job's effect.
+
+    A ``BaseException`` on purpose: ``except Exception`` around the block must not swallow it. Let it pass: the task then
+    ends with ``result``, the one that was committed.
+    """
+
+    def __init__(self, result: Any = None) -> None:
+        """Keep what was committed."""
+        super().__init__(result)
+        self.result = result

@@ -36,6 +36,7 @@ EVENTS: dict[str, Event] = {
     "busy": Event(logging.INFO, "another run holds the key, message waits", (*_JOB, "wait")),
     "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
     "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
+    "already_committed": Event(logging.INFO, "effect already committed, its result returned", (*_JOB, "fence")),
     "over": Event(logging.WARNING, "message of an ended life dropped", (*_JOB, "state")),
     "poisoned": Event(logging.ERROR, "claimed too often without a verdict", (*_JOB, "delivery")),
     "mismatch": Event(logging.ERROR, "same key with other arguments", _JOB),

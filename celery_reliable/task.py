@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
@@ -15,6 +17,7 @@ from celery_reliable import internals, keys, wiring
 from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.errors import ConfigurationError, Draining, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
+from celery_reliable.inbox import Done, once_committed
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
@@ -56,6 +59,9 @@ class ReliableTask(Task):
     fingerprint_args: tuple[str, ...] | None = None
     """The arguments that must agree when a key is submitted again; None: all of them."""
 
+    inbox_of_body: str | bool = False
+    """What the option ``inbox`` said: ``True`` or the alias of a Django database puts the body into an inbox."""
+
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None
@@ -74,6 +80,7 @@ class ReliableTask(Task):
         """Wire the app and refuse a wrong key template as soon as the task is registered."""
         wiring.install(app)
         _refuse_misspelled(cls)
+        _take_option_inbox(cls)
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
@@ -250,6 +257,28 @@ class ReliableTask(Task):
         """
         return self.checkpoint.once(name, fn, *args, **kwargs)
 
+    def inbox(self, session: Any = None, *, using: str = "default") -> AbstractContextManager[Done]:
+        """Commit the effect of the block, and the marker that it happened, in one transaction: at most once for a key.
+
+        ``session`` is a SQLAlchemy session or connection; without one it is Django's database ``using``. A run that
+        comes again does not run the block: the task ends with the result that was committed, which is what the block
+        set as ``result`` of the value after ``as``. This holds even if the store loses everything; its limits: the
+        effect is in this transaction, and the marker lives as long as that in the store. Raises `LeaseLost`, and commits
+        nothing, when another run has taken over.
+
+        Outside a worker it is a plain transaction. The option ``inbox=True`` (or an alias) puts the whole body of a task
+        into one, in Django.
+
+        .. versionadded:: 0.1
+        """
+        execution = Execution.current(self)
+        claim = execution.inbox_claim() if execution is not None else None
+        if session is None:
+            opened = partial(import_module("celery_reliable.django.inbox").transaction, using)
+        else:
+            opened = partial(import_module("celery_reliable.contrib.sqlalchemy").transaction, session)
+        return once_committed(opened, claim)
+
     def once_key(self, name: str) -> str:
         """Return an idempotency key for one step of this job."""
         return self.checkpoint.once_key(name)
@@ -285,6 +314,14 @@ class _KeyInRun:
     def __get__(self, task: ReliableTask | None, owner: type[ReliableTask]) -> Any:
         execution = Execution.current(task) if task is not None else None
         return self._rule if execution is None else execution.key
+
+
+def _take_option_inbox(cls: type[ReliableTask]) -> None:
+    """Keep the option ``inbox`` under another name: as an attribute it would hide the method."""
+    given = vars(cls).get("inbox")
+    if isinstance(given, bool | str):
+        cls.inbox_of_body = given
+        del cls.inbox
 
 
 def _signature_of(cls: type[Task]) -> inspect.Signature:

@@ -19,6 +19,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
     "purge": "celery_reliable.cli.purge:purge",
+    "schema": "celery_reliable.cli.schema:schema",
 }
 
 

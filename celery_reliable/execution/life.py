@@ -10,9 +10,10 @@ from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
 from celery_reliable import internals, keys
-from celery_reliable.errors import LeaseLost, Permanent, ProcessKilled, StoreError
+from celery_reliable.errors import AlreadyCommitted, LeaseLost, Permanent, ProcessKilled, StoreError
 from celery_reliable.execution import burial, continuation, verdicts
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
+from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
 from celery_reliable.payloads import Envelope
 from celery_reliable.stores.base import Busy, Dead, Done, Mismatch, NotYet, Over, Poisoned, Run, Stale
@@ -92,13 +93,35 @@ class Execution:
         delivery = self.delivery
         try:
             with bodies_of(delivery.runtime).inside(delivery.token), keys.within(self._parent):
-                result = delivery.task.run(*delivery.args, **delivery.kwargs)
+                result = self._result_of_body()
             outcome = self._encoded(result)
         except BaseException as exc:  # a body may raise anything; what leaves here ends the delivery
             if internals.is_terminated() or isinstance(exc, ProcessKilled):
                 raise SystemExit from exc  # this process ends, unfinished; its parent frees the lease
             self._judge(exc)
         return self._done(result, outcome)
+
+    def _result_of_body(self) -> Any:
+        """Run the body, or report what an earlier run has committed with its effect (`ReliableTask.inbox`)."""
+        try:
+            return self._body()
+        except AlreadyCommitted as known:
+            self.delivery.emit("already_committed", fence=self.fence)
+            return known.result
+
+    def _body(self) -> Any:
+        delivery, alias = self.delivery, self.delivery.task.inbox_of_body
+        if not alias:
+            return delivery.task.run(*delivery.args, **delivery.kwargs)
+        with delivery.task.inbox(using="default" if alias is True else alias) as done:
+            done.result = delivery.task.run(*delivery.args, **delivery.kwargs)
+        return done.result
+
+    def inbox_claim(self) -> Claim:
+        """Say under which claim an effect is committed."""
+        delivery, runtime, job = self.delivery, self.delivery.runtime, self.delivery.job
+        ttl = marker_ttl(job.kind, delivery.settings, ledger=runtime.ledger and job.stamp > 0)
+        return Claim(job, delivery.run.fence, delivery.settings.key_prefix, ttl, runtime.store)
 
     def _begin(self, run: Run) -> None:
         delivery, request = self.delivery, self.delivery.request

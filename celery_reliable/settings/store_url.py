@@ -13,11 +13,14 @@ STORE_SCHEMES = (
     "sentinel",
     "redis+cluster",
     "rediss+cluster",
+    "postgresql",
+    "sqlite",
+    "django",
     "memory",
 )
-_LATER = ("sqlite", "postgresql", "django")  # known, refused with a word of their own by `open_store`
+_DRIVERS = ("postgresql+psycopg", "postgresql+psycopg2")  # as SQLAlchemy spells them
 SCHEMES = " ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
-STORE_URL = "|".join(rf"{re.escape(scheme)}://.*" for scheme in (*STORE_SCHEMES, *_LATER))
+STORE_URL = "|".join(rf"{re.escape(scheme)}://.*" for scheme in (*STORE_SCHEMES, *_DRIVERS))
 
 
 def resolve_store_url(explicit: str | None, *, result_backend: object, broker_url: object) -> str:

@@ -14,15 +14,16 @@ __all__ = ["open_store"]
 
 _REDIS = ("redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster")
 _MEMORY = "memory"
-_KNOWN = (*_REDIS, _MEMORY)
-_LATER = ("sqlite", "postgresql", "django")
+_SQL = ("postgresql", "postgresql+psycopg", "postgresql+psycopg2", "sqlite", "django")
+_KNOWN = (*_REDIS, "postgresql", "sqlite", "django", _MEMORY)
 
 
 def open_store(url: str, *, key_prefix: str = "cr:", **options: Any) -> Store:
     """Return the store that ``url`` (``reliable_store_url``) names. Nothing connects before its first verb.
 
-    ``options`` go to the Redis store (``timeout``, ``wait_replicas``). ``memory://`` is a new, empty store at each call,
-    seen by this process only; it has no use for a prefix or options. Raises `ConfigurationError` for any other scheme.
+    ``options`` are ``timeout`` and, for Redis alone, ``wait_replicas``. ``memory://`` is a new, empty store at each
+    call, seen by this process only; it has no use for a prefix or options. Raises `ConfigurationError` for any other
+    scheme.
     """
     scheme = _scheme(url)
     if scheme == _MEMORY:
@@ -33,6 +34,11 @@ def open_store(url: str, *, key_prefix: str = "cr:", **options: Any) -> Store:
         from celery_reliable.stores.redis import RedisStore  # noqa: PLC0415  # the driver is imported where it is used
 
         return RedisStore(url, key_prefix=key_prefix, **options)
+    if scheme in _SQL:
+        from celery_reliable.stores.sql import open_sql_store  # noqa: PLC0415  # likewise
+
+        options.pop("wait_replicas", None)
+        return open_sql_store(url, key_prefix=key_prefix, **options)
     raise ConfigurationError(_refusal(url, scheme=scheme))
 
 
@@ -42,10 +48,6 @@ def _scheme(url: str) -> str:
 
 def _refusal(url: str, *, scheme: str) -> str:
     expected = f"reliable_store_url: expected a URL that begins with one of {_listed(_KNOWN)}"
-    if scheme in _LATER:
-        return (
-            f"{expected}, found {_masked(url)}; stores on {scheme}:// come with a later release, use Redis until then"
-        )
     if not scheme:
         return f"{expected}, found a text without a scheme; write it as redis://HOST:PORT/DB"
     return f"{expected}, found {_masked(url)}; correct the scheme {scheme}://"

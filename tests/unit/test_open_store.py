@@ -11,6 +11,7 @@ from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores import open_store
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.stores.redis import RedisStore
+from celery_reliable.stores.sql import SqlStore
 
 
 def test_memory_url_opens_an_empty_memory_store() -> None:
@@ -37,11 +38,18 @@ def test_redis_urls_open_a_redis_store_without_connecting(url: str) -> None:
     assert isinstance(open_store(url, key_prefix="x:"), RedisStore)
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "postgresql", "django"])
-def test_planned_stores_say_that_they_come_later(scheme: str) -> None:
-    """A known scheme is not called a mistake."""
-    with pytest.raises(ConfigurationError, match=f"reliable_store_url.*{scheme}://.*come with a later release"):
-        open_store(f"{scheme}:///state.db")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://127.0.0.1:1/none",
+        "postgresql+psycopg://127.0.0.1:1/none",
+        "sqlite:////nowhere/store.db",
+        "django://default",
+    ],
+)
+def test_database_urls_open_a_sql_store_without_connecting(url: str) -> None:
+    """Nothing listens there, and Django is not set up."""
+    assert isinstance(open_store(url, key_prefix="x:", wait_replicas=0), SqlStore)
 
 
 def test_unknown_scheme_names_setting_found_and_known_schemes() -> None:
@@ -51,7 +59,10 @@ def test_unknown_scheme_names_setting_found_and_known_schemes() -> None:
     text = str(caught.value)
     assert "reliable_store_url" in text
     assert "reddis://127.0.0.1/0" in text
-    assert "redis:// rediss:// unix:// sentinel:// redis+cluster:// rediss+cluster:// memory://" in text
+    assert (
+        "redis:// rediss:// unix:// sentinel:// redis+cluster:// rediss+cluster:// postgresql:// sqlite:// django:// memory://"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

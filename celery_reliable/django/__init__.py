@@ -1,0 +1,1 @@
+"""The Django app: put ``"celery_reliable.django"`` into ``INSTALLED_APPS``."""

@@ -1,0 +1,138 @@
+"""Commit the done marker of a job with its effect, in the database of the effect.
+
+The store may lose everything: a run that comes again finds the marker and reports what was committed. What is decided
+here; how a database is spoken to is given (`contrib.sqlalchemy`, `django.inbox`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from celery_reliable.errors import AlreadyCommitted, ConfigurationError, LeaseLost, StoreError
+from celery_reliable.stores.base import Job, Store
+
+# The unique index is the arbiter: a second run waits here until the first has committed or rolled back. A marker whose
+# time is over counts as none.
+_TAKE = """
+INSERT INTO celery_reliable_inbox (prefix, digest, fence, outcome, ends)
+VALUES (:prefix, :digest, :fence, :outcome, {now} + :ttl)
+ON CONFLICT (prefix, digest) DO UPDATE SET fence = excluded.fence, outcome = excluded.outcome, ends = excluded.ends
+WHERE celery_reliable_inbox.ends <= {now}
+"""
+_READ = "SELECT outcome FROM celery_reliable_inbox WHERE prefix = :prefix AND digest = :digest"
+_WRITE = "UPDATE celery_reliable_inbox SET outcome = :outcome WHERE prefix = :prefix AND digest = :digest"
+_TIDY = """
+DELETE FROM celery_reliable_inbox WHERE prefix = :prefix AND digest IN (
+    SELECT digest FROM celery_reliable_inbox WHERE prefix = :prefix AND ends <= {now} LIMIT :limit {skip_locked}
+)
+"""
+_NOTHING = b"null"
+
+
+class Database(Protocol):
+    """The caller's open transaction."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of server: ``postgresql`` or ``sqlite``."""
+        ...
+
+    def change(self, statement: str, values: dict[str, Any]) -> int:
+        """Run a statement with ``:name`` values; return how many rows it changed."""
+        ...
+
+    def rows(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        """Run a statement that answers rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim under which the effect happens."""
+
+    job: Job
+    fence: int
+    prefix: str
+    ttl: float
+    """Seconds for which the marker lives: as long as that in the store."""
+    store: Store
+
+
+@dataclass(slots=True)
+class Done:
+    """What a run that finds the marker reports: set ``result`` before the block ends. It must be JSON."""
+
+    result: Any = None
+
+
+@contextmanager
+def once_committed(transaction: Callable[[], AbstractContextManager[Database]], claim: Claim | None) -> Iterator[Done]:
+    """Run the block in a transaction that also commits its marker; without a claim, in a plain one.
+
+    Raises `AlreadyCommitted` instead of running the block when an earlier run committed, and `LeaseLost` at its end
+    when another claim has been made meanwhile: then nothing is committed.
+    """
+    done = Done()
+    with transaction() as database:
+        if claim is None:
+            yield done
+            return
+        _take(database, claim)
+        yield done
+        _finish(database, claim, done.result)
+
+
+def tidy(database: Database, *, prefix: str, limit: int = 1000) -> int:
+    """Remove markers whose time is over, at most ``limit``; return how many."""
+    return database.change(_words(database, _TIDY), {"prefix": prefix, "limit": limit})
+
+
+def _take(database: Database, claim: Claim) -> None:
+    place = {"prefix": claim.prefix, "digest": claim.job.digest}
+    ttl = int(claim.ttl * 1e6)
+    values = {**place, "fence": claim.fence, "outcome": _NOTHING, "ttl": ttl}
+    if database.change(_words(database, _TAKE), values):
+        if claim.job.digest[0] == 0:  # one job in 256 removes up to a thousand
+            tidy(database, prefix=claim.prefix)
+        return
+    found = database.rows(_READ, place)
+    raise AlreadyCommitted(json.loads(bytes(found[0][0])) if found else None)
+
+
+def _finish(database: Database, claim: Claim, result: Any) -> None:
+    if result is not None:
+        outcome = _encoded(result)
+        database.change(_WRITE, {"prefix": claim.prefix, "digest": claim.job.digest, "outcome": outcome})
+    if _is_superseded(claim):
+        msg = f"another run took over {claim.job.key!r} (fence {claim.fence} is old); its transaction is rolled back"
+        raise LeaseLost(msg)
+
+
+def _is_superseded(claim: Claim) -> bool:
+    """Ask the store; one that is away or has forgotten everything does not know, and the marker decides alone."""
+    try:
+        record = claim.store.inspect(claim.job)
+    except StoreError:
+        return False
+    return int(record.get("fence", 0)) > claim.fence
+
+
+def _encoded(result: Any) -> bytes:
+    try:
+        return json.dumps(result, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as exc:
+        found = f"inbox: expected a result of plain data, found {type(result).__qualname__} ({exc})"
+        raise ConfigurationError(f"{found}; keep numbers, texts, lists and dicts") from exc
+
+
+def _words(database: Database, statement: str) -> str:
+    from celery_reliable.stores.sql.statements import DIALECTS, spoken  # noqa: PLC0415  # for tasks that have an inbox
+
+    if database.kind not in DIALECTS:
+        found = f"inbox: expected a database on {' or '.join(DIALECTS)}, found {database.kind}"
+        raise ConfigurationError(f"{found}; keep the effect of this task in one of these, or send its key with it")
+    return spoken(statement, DIALECTS[database.kind])

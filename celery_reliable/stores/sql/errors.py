@@ -1,0 +1,90 @@
+"""Say what a driver's error means: do it again, the server is away, it is full, or it refused.
+
+Told by SQLSTATE on PostgreSQL (psycopg, psycopg2) and by SQLite's own words; whether SQLAlchemy or Django stand between
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_reliable.errors import StoreError, StoreFull, StoreUnavailable
+
+_AGAIN = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
+_LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+_AWAY_CLASSES = ("08", "57P", "25P")  # connection exception, operator intervention, idle session ended
+_AWAY = ("53300", "57014", "25006")  # too many connections, statement timeout, read-only after a fail-over
+_LOST = ("OperationalError", "InterfaceError", "TimeoutError")  # of every driver, where the server gave no SQLSTATE
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What an error with one of these states, or else one of these texts, means."""
+
+    states: tuple[str, ...]
+    texts: tuple[str, ...]
+    remedy: str
+    error: type[StoreError] = StoreError
+
+
+_MEANINGS = (
+    _Meaning(("42P01",), ("no such table",), "the tables are missing: {tables}"),
+    _Meaning(
+        ("42703",),
+        ("no such column", "has no column named"),
+        "the tables are those of another version of celery_reliable: {tables}",
+    ),
+    _Meaning(("53100", "53200"), ("disk is full",), "make room on the disk of the database server", error=StoreFull),
+    _Meaning(
+        ("28000", "28P01", "3D000", "42501"),
+        ("password authentication failed", "no password supplied", "no pg_hba.conf entry", '" does not exist'),
+        "check user, password, database and rights in reliable_store_url",
+    ),
+    _Meaning(
+        (),
+        ("unable to open database file", "readonly database", "file is not a database"),
+        "the file and its directory must exist and be writable for this user",
+    ),
+)
+
+
+class TryAgain(Exception):
+    """The step met another one and did nothing: begin it again."""
+
+
+def is_again(exc: BaseException) -> bool:
+    """Say whether the step was undone because of another one, and will do when repeated."""
+    text = str(_driver_error(exc))
+    return isinstance(exc, TryAgain) or sqlstate(exc) in _AGAIN or any(found in text for found in _LOCKED)
+
+
+def translated(exc: BaseException, *, tables: str) -> StoreError:
+    """Return our exception for a driver's. ``tables`` says how the tables are made."""
+    state, text = sqlstate(exc), str(_driver_error(exc))
+    said = f"store (reliable_store_url): {type(exc).__name__}: {text.strip()[:300]}"
+    for meaning in _MEANINGS:
+        if state in meaning.states or (not state and any(words in text for words in meaning.texts)):
+            return meaning.error(f"{said}; {meaning.remedy.format(tables=tables)}")
+    if is_away(exc) or is_again(exc):
+        return StoreUnavailable(f"{said}; the call is tried again")
+    return StoreError(f"{said}; see the server's log")
+
+
+def is_away(exc: BaseException) -> bool:
+    """Say whether the server cannot be asked now; the connection is of no use any more, or was never made."""
+    state = sqlstate(exc)
+    if state:
+        return state.startswith(_AWAY_CLASSES) or state in _AWAY
+    kinds = {kind.__name__ for kind in type(_driver_error(exc)).__mro__}
+    return isinstance(exc, OSError) or bool(kinds.intersection(_LOST))
+
+
+def sqlstate(exc: BaseException) -> str:
+    """Return the five characters that PostgreSQL gives an error, "" where there are none."""
+    driver = _driver_error(exc)
+    return getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None) or ""
+
+
+def _driver_error(exc: BaseException) -> BaseException:
+    """Return the driver's own exception from below SQLAlchemy's or Django's."""
+    return getattr(exc, "orig", None) or exc.__cause__ or exc

@@ -1,0 +1,151 @@
+"""The tables of the SQL store, as SQLAlchemy metadata: for ``celery -A proj reliable schema`` and for Alembic.
+
+Times are microseconds of the server's clock. Every table begins with ``prefix`` (``reliable_key_prefix``), so that
+projects may share a database. In Alembic's ``env.py``: ``target_metadata = [Base.metadata, schema.metadata]``.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.engine import URL
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+metadata = MetaData()
+
+
+def _prefix() -> Column[str]:
+    return Column("prefix", String(32), nullable=False)
+
+
+record = Table(
+    "celery_reliable_record",
+    metadata,
+    _prefix(),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("state", String(8), nullable=False),
+    Column("task_id", String(255), nullable=False),
+    Column("life", Integer, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("token", String(255), nullable=False),
+    Column("lease_until", BigInteger, nullable=False),
+    Column("freed", Boolean, nullable=False),
+    Column("ends", BigInteger, nullable=False),
+    Column("details", Text, nullable=False),
+    Column("envelope", LargeBinary),
+    Column("outcome", LargeBinary),
+    PrimaryKeyConstraint("prefix", "digest", name="celery_reliable_record_pk"),
+    Index("celery_reliable_record_ends", "ends"),
+    comment="One row for each idempotency key: who runs it, or how it ended.",
+)
+
+progress = Table(
+    "celery_reliable_progress",
+    metadata,
+    _prefix(),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("prefix", "digest", "name", name="celery_reliable_progress_pk"),
+    comment="Checkpoints and once-steps of a record; they go with it.",
+)
+
+ledger = Table(
+    "celery_reliable_ledger",
+    metadata,
+    _prefix(),
+    Column("task_id", String(255), nullable=False),
+    Column("envelope", LargeBinary, nullable=False),
+    Column("resent", Integer, nullable=False),
+    Column("resent_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("prefix", "task_id", name="celery_reliable_ledger_pk"),
+    comment="Submissions that have not ended yet.",
+)
+
+letter = Table(
+    "celery_reliable_letter",
+    metadata,
+    _prefix(),
+    Column("letter_id", String(255), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("status", String(8), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("ends", BigInteger, nullable=False),
+    Column("life", Integer, nullable=False),
+    Column("new_id", String(255), nullable=False),
+    Column("new_life", Integer, nullable=False),
+    PrimaryKeyConstraint("prefix", "letter_id", name="celery_reliable_letter_pk"),
+    Index("celery_reliable_letter_number", "prefix", "number", unique=True),
+    Index("celery_reliable_letter_ends", "prefix", "ends"),
+    comment="Dead letters, numbered in the order of their burial.",
+)
+
+note = Table(
+    "celery_reliable_note",
+    metadata,
+    _prefix(),
+    Column("shelf", String(64), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("value", LargeBinary, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("ends", BigInteger, nullable=False),
+    PrimaryKeyConstraint("prefix", "shelf", "name", name="celery_reliable_note_pk"),
+    Index("celery_reliable_note_ends", "ends"),
+    comment="Small records that the fleet shares: roles, workers, slots.",
+)
+
+fleet = Table(
+    "celery_reliable_fleet",
+    metadata,
+    _prefix(),
+    Column("pulse", BigInteger, nullable=False),
+    Column("gap_from", BigInteger, nullable=False),
+    Column("gap_until", BigInteger, nullable=False),
+    Column("buried", BigInteger, nullable=False),
+    Column("replayed", BigInteger, nullable=False),
+    Column("discarded", BigInteger, nullable=False),
+    Column("trimmed", BigInteger, nullable=False),
+    PrimaryKeyConstraint("prefix", name="celery_reliable_fleet_pk"),
+    comment="When the fleet was last heard, and counts of dead letters.",
+)
+
+inbox_metadata = MetaData()
+
+inbox = Table(
+    "celery_reliable_inbox",
+    inbox_metadata,
+    _prefix(),
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("outcome", LargeBinary, nullable=False),
+    Column("ends", BigInteger, nullable=False),
+    PrimaryKeyConstraint("prefix", "digest", name="celery_reliable_inbox_pk"),
+    Index("celery_reliable_inbox_ends", "prefix", "ends"),
+    comment="Jobs whose effect is committed; it lies in the database of the effect, wherever the store is.",
+)
+
+
+def statements(dialect: str, *, of: MetaData = metadata) -> list[str]:
+    """Return what makes the tables that are not there yet, in the words of a dialect."""
+    words = URL.create(dialect).get_dialect()()
+    made: list[CreateTable | CreateIndex] = []
+    for table in of.sorted_tables:
+        made.append(CreateTable(table, if_not_exists=True))
+        made += [CreateIndex(index, if_not_exists=True) for index in sorted(table.indexes, key=_name)]
+    texts = [str(item.compile(dialect=words)) for item in made]
+    return ["\n".join(line.rstrip() for line in text.strip().splitlines()) for text in texts]
+
+
+def _name(index: Index) -> str:
+    return str(index.name)

@@ -1,0 +1,98 @@
+"""The SQL store over Django's connection. Each test is a process of its own: Django's settings are one for a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy
+
+if TYPE_CHECKING:
+    from celery_reliable.testing import servers
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = "tests.integration.apps.django_settings"
+
+CONTRACT = """
+import contextlib, sys, time, uuid
+import django, pytest
+django.setup()
+from django.core.management import call_command
+call_command("migrate", "celery_reliable", database=sys.argv[1], verbosity=0)
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-x", "tests/integration/apps/django_contract.py", *sys.argv[2:]]))
+"""
+
+EFFECTS = """
+import sys
+import django
+django.setup()
+from django.core.management import call_command
+from django.db import connections, transaction
+from celery_reliable.stores import open_store
+from celery_reliable.stores.base import Busy, Job, Run
+
+alias = sys.argv[1]
+call_command("migrate", "celery_reliable", database=alias, verbosity=0)
+store, job = open_store(f"django://{alias}"), Job("order:1", "declared")
+store.submit(job, task_id="A", ttl=60)
+given = {"task_id": "A", "life": 1, "ttl": 60, "max_deliveries": 5, "record_ttl": 60}
+try:
+    with transaction.atomic(using=alias):
+        if alias == "postgres":
+            connections[alias].cursor().execute("SELECT count(*) FROM celery_reliable_record")
+        assert isinstance(store.claim(job, token="one", **given), Run)
+        raise ValueError("the task failed")
+except ValueError:
+    pass
+assert isinstance(store.claim(job, token="two", **given), Busy), "the claim was undone with the task's transaction"
+try:
+    open_store("django://nowhere").now()
+except Exception as exc:
+    assert "reliable_store_url" in str(exc) and "nowhere" in str(exc), exc
+else:
+    raise AssertionError("an alias that is not there")
+store.close()
+call_command("migrate", "celery_reliable", "zero", database=alias, verbosity=0)
+try:
+    store.claim(job, token="two", **given)
+except Exception as exc:
+    assert "manage.py migrate celery_reliable" in str(exc), exc
+else:
+    raise AssertionError("tables that are not there")
+"""
+
+
+def python(code: str, *words: str, tmp_path: Path, port: int) -> subprocess.CompletedProcess[str]:
+    """Run a program of the Django project."""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": SETTINGS, "PYTHONPATH": str(ROOT)}
+    environment |= {"CR_TEST_FILE": str(tmp_path / "django.db"), "CR_TEST_PORT": str(port), "CR_TEST_ALIAS": words[0]}
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.fixture
+def port(postgres_server: servers.Server | servers.ExternalServer) -> int:
+    """Where PostgreSQL listens."""
+    url = sqlalchemy.make_url(postgres_server.url)
+    return url.port or 5432
+
+
+@pytest.mark.parametrize(("alias", "part"), [("postgres", "Claiming"), ("default", "KeepingNotes")])
+def test_parts_of_the_contract_hold_over_django(tmp_path: Path, port: int, alias: str, part: str) -> None:
+    """The statements are those of the other link; what differs is how they are sent and how rows come back."""
+    done = python(CONTRACT, alias, "-k", part, tmp_path=tmp_path, port=port)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("alias", ["postgres", "default"])
+def test_a_claim_does_not_belong_to_the_transaction_of_the_task(tmp_path: Path, port: int, alias: str) -> None:
+    """It stays when that is rolled back; a wrong alias and missing tables are said in words."""
+    done = python(EFFECTS, alias, tmp_path=tmp_path, port=port)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
