@@ -99,8 +99,8 @@ class Breaker:
     def _kill(self, fault: Fault, name: str) -> None:
         def act(member: Member) -> None:
             victims = {"kill main": [member.pid], "kill child": member.children[-1:]}.get(fault.kind, member.family)
-            if not member.pid or not victims:
-                return
+            if not member.pid or not victims or (fault.kind == "kill child" and not member.ready):
+                return  # Celery (5.7) ends a worker whose child dies while it starts
             self._note(fault, name, victims)
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):

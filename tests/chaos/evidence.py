@@ -102,7 +102,7 @@ class Evidence:
     def executions(self) -> Mapping[str, Sequence[Execution]]:
         """The runs of each job, first began first."""
         found: dict[str, list[Execution]] = defaultdict(list)
-        for one in _executions(self.rows, deaths=self._deaths()):
+        for one in _executions(self.rows):
             found[one.label].append(one)
         return {label: sorted(runs, key=lambda run: run.began) for label, runs in found.items()}
 
@@ -120,11 +120,6 @@ class Evidence:
                 found[write.label].append(write.fence)
         return found
 
-    def _deaths(self) -> list[tuple[float, frozenset[int]]]:
-        kills = [(fault.began, fault.victims) for fault in self.faults if fault.kind.startswith("kill")]
-        gone = [(row.at, frozenset([row.facts["main"]])) for row in self.of("gone")]
-        return sorted([*kills, *gone], key=lambda death: death[0])
-
 
 def _fault(row: Row, healed: Mapping[str, float]) -> Fault:
     facts = row.facts
@@ -134,7 +129,7 @@ def _fault(row: Row, healed: Mapping[str, float]) -> Fault:
     return Fault(facts["kind"], facts.get("target", ""), facts.get("link", ""), row.at, end, victims)
 
 
-def _executions(rows: Iterable[Row], *, deaths: Sequence[tuple[float, frozenset[int]]]) -> Iterable[Execution]:
+def _executions(rows: Sequence[Row]) -> Iterable[Execution]:
     """Pair each start with the end of the same run: same process, thread and fence."""
     open_: dict[tuple[int, int], Row] = {}
     for row in rows:
@@ -148,12 +143,25 @@ def _executions(rows: Iterable[Row], *, deaths: Sequence[tuple[float, frozenset[
         if row.what == "start":
             open_[place] = row
     for begun in open_.values():
-        yield _execution(begun, None, over=_death(begun, deaths))
+        yield _execution(begun, None, over=_death(begun, rows))
 
 
-def _death(begun: Row, deaths: Sequence[tuple[float, frozenset[int]]]) -> float:
-    """Return when a process died in which nothing more was heard; its parent's death alone is not its own."""
-    return next((at for at, victims in deaths if at >= begun.at and begun.pid in victims), ENDLESS)
+def _death(begun: Row, rows: Iterable[Row]) -> float:
+    """Return when a process died in which nothing more was heard."""
+    return next((row.at for row in rows if row.at >= begun.at and _is_dead(begun, row)), ENDLESS)
+
+
+def _is_dead(begun: Row, row: Row) -> bool:
+    """Whether a row says that a process is dead: killed, or gone with its main process.
+
+    A child whose main process was killed is not dead for that: it may go on, and has a row of its own in the end.
+    """
+    if row.what == "fault" and row.facts["kind"].startswith("kill"):
+        return begun.pid in row.facts.get("victims", ())
+    if row.what != "gone":
+        return False
+    main, left = row.facts["main"], row.facts.get("orphans", ())
+    return begun.pid == main or (begun.parent == main and begun.pid not in left)
 
 
 def _execution(begun: Row, end: Row | None, *, over: float) -> Execution:

@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from celery_reliable.testing.processes import children, family, send, signal_family
+from celery_reliable.testing.processes import children, family, process_table, send, signal_family
 from tests.chaos.ledger import Ledger
 from tests.chaos.site import Site
 
@@ -22,6 +23,8 @@ _LOOK = 0.1
 _RESTART = 0.3  # seconds from the end of a process to its successor
 _GRACE = 12.0  # seconds from SIGTERM to the supervisor's SIGKILL
 _STOP = 20.0
+_STARTED = b"--- start"
+_READY = b" ready."
 
 
 class Member:
@@ -36,6 +39,7 @@ class Member:
         self._starts = itertools.count(1)
         self.ended_at: float | None = None
         self._killed_by: float | None = None
+        self._orphans: set[int] = set()
 
     @property
     def pid(self) -> int:
@@ -48,14 +52,24 @@ class Member:
         return children(self.pid) if self.pid else []
 
     @property
+    def ready(self) -> bool:
+        """Whether the worker has said, since its last start, that it consumes."""
+        return _READY in self._log.read_bytes().rpartition(_STARTED)[2]
+
+    @property
+    def _log(self) -> Path:
+        return self.site.directory / f"{self.name}.log"
+
+    @property
     def family(self) -> list[int]:
         """Main process and all it started."""
         return family(self.pid) if self.pid else []
 
     def start(self) -> None:
         """Start a process in a session of its own, its output in a log."""
-        with (self.site.directory / f"{self.name}.log").open("ab") as log:
-            log.write(f"--- start {next(self._starts)} at {time.monotonic():.3f}\n".encode())
+        with self._log.open("ab") as log:
+            log.write(_STARTED + f" {next(self._starts)} at {time.monotonic():.3f}\n".encode())
+            log.flush()
             self._process = subprocess.Popen(
                 self._command,
                 cwd=ROOT,
@@ -74,18 +88,27 @@ class Member:
             self._killed_by = time.monotonic() + _GRACE
 
     def supervise(self, ledger: Ledger) -> None:
-        """Note an end; some time later start again."""
+        """Note an end, and that of the children left behind; some time later start again."""
         if self._process is None:
             return
+        self._note_orphans(ledger)
         if self.pid:
             if self._killed_by is not None and time.monotonic() > self._killed_by:
                 self._kill_overdue(ledger)
             return
         if self.ended_at is None:
             self.ended_at = time.monotonic()
-            ledger.note("gone", target=self.name, main=self._process.pid, code=self._process.returncode)
+            left = family(self._process.pid)
+            self._orphans.update(left)
+            facts: dict[str, Any] = {"main": self._process.pid, "code": self._process.returncode, "orphans": left}
+            ledger.note("gone", target=self.name, **facts)
         elif time.monotonic() - self.ended_at > _RESTART:
             self.start()
+
+    def _note_orphans(self, ledger: Ledger) -> None:
+        for pid in {one for one in self._orphans if not _lives(one)}:
+            self._orphans.discard(pid)
+            ledger.note("gone", target=self.name, main=pid, orphan=True)
 
     def _kill_overdue(self, ledger: Ledger) -> None:
         name = f"overdue#{self.pid}"
@@ -94,7 +117,9 @@ class Member:
         self._killed_by = None
 
     def close(self) -> None:
-        """Kill the process and whatever is left of its session."""
+        """Kill the process, and whatever is left of its session and of those before."""
+        for pid in self._orphans:
+            send(pid, signal.SIGKILL)
         if self._process is not None:
             signal_family(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -150,6 +175,10 @@ class Fleet:
             self._thread.join()
         for member in self.members.values():
             member.stop() if kindly else member.close()
+
+
+def _lives(pid: int) -> bool:
+    return any(entry.pid == pid for entry in process_table())
 
 
 def worker(site: Site, *, pool: str, concurrency: int) -> Member:

@@ -218,12 +218,16 @@ def bounds(evidence: Evidence) -> Iterator[Violation]:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How long after a kill an interrupted job ran again; ``ENDLESS`` for never."""
+    """How long after a kill an interrupted job ran again; ``ENDLESS`` for never.
+
+    ``undisturbed``: from the kill until then nothing else was broken.
+    """
 
     label: str
     kind: str
     killed: float
     seconds: float
+    undisturbed: bool
 
 
 def recoveries(evidence: Evidence) -> list[Recovery]:
@@ -235,8 +239,9 @@ def recoveries(evidence: Evidence) -> list[Recovery]:
                 continue
             fault = next((one for one in evidence.faults if _killed(one, first)), None)
             if fault is not None:
-                seconds = second.began - fault.began if second is not None else ENDLESS
-                found.append(Recovery(label, fault.kind, fault.began, seconds))
+                again = second.began if second is not None else ENDLESS
+                alone = not any(one.overlaps(fault.began, again) for one in evidence.faults if one is not fault)
+                found.append(Recovery(label, fault.kind, fault.began, again - fault.began, alone))
     return found
 
 
@@ -250,7 +255,7 @@ def _killed(fault: Fault, run: Execution) -> bool:
 def crashes(evidence: Evidence) -> Iterator[Violation]:
     """A worker ends only when it was killed or told to."""
     for row in evidence.of("gone"):
-        if not any(_ends(fault, row.facts, at=row.at) for fault in evidence.faults):
+        if not row.facts.get("orphan") and not any(_ends(fault, row.facts, at=row.at) for fault in evidence.faults):
             yield Violation("worker ended", f"{row.facts['target']} with {row.facts['code']}, no fault struck it")
 
 

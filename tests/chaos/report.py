@@ -51,15 +51,21 @@ def figures(evidence: Evidence) -> dict[str, Any]:
 
 def _recovery(found: Sequence[Recovery]) -> dict[str, Any]:
     kinds = {one.kind for one in found}
-    return {kind: _spread([one.seconds for one in found if one.kind == kind]) for kind in sorted(kinds)}
+    return {kind: _spread([one for one in found if one.kind == kind]) for kind in sorted(kinds)}
 
 
-def _spread(seconds: Sequence[float]) -> dict[str, Any]:
-    known = sorted(one for one in seconds if one != ENDLESS)
-    if not known:
-        return {"count": len(seconds), "again": 0}
-    middle, worst = statistics.median(known), known[-1]
-    return {"count": len(seconds), "again": len(known), "median": round(middle, 2), "worst": round(worst, 2)}
+def _spread(found: Sequence[Recovery]) -> dict[str, Any]:
+    again = [one for one in found if one.seconds != ENDLESS]
+    alone = [one.seconds for one in again if one.undisturbed]
+    spread = {
+        "count": len(found),
+        "again": len(again),
+        "worst": round(max((one.seconds for one in again), default=0), 2),
+    }
+    if alone:
+        spread |= {"undisturbed": len(alone), "their median": round(statistics.median(alone), 2)}
+        spread["their worst"] = round(max(alone), 2)
+    return spread
 
 
 def as_markdown(run: Run, facts: Mapping[str, Any], violations: Sequence[Violation]) -> str:

@@ -176,8 +176,12 @@ def test_two_runs_at_the_same_time_are_found() -> None:
 
 def test_a_run_of_a_process_that_nobody_saw_die_overlaps_the_next() -> None:
     """An orphan whose parent was killed may go on: the death of the parent is not its own."""
-    orphan = with_rows(start(1.0), fault("kill main", at=1.5, victims=(WORKER,)), *AGAIN, **SECOND)
-    assert promises(orphan) == {"G3 one at a time"}
+    killed = [start(1.0), fault("kill main", at=1.5, victims=(WORKER,))]
+    assert promises(with_rows(*killed, *AGAIN, **SECOND)) == {"G3 one at a time"}
+    orphaned = row("gone", "", at=1.6, target="w1", main=WORKER, code=-9, orphans=[CHILD])
+    assert promises(with_rows(*killed, orphaned, *AGAIN, **SECOND)) == {"G3 one at a time"}
+    dead = row("gone", "", at=1.6, target="w1", main=WORKER, code=-9, orphans=[])
+    assert judge(with_rows(*killed, dead, *AGAIN, **SECOND)) == []
 
 
 @pytest.mark.parametrize(("until", "found"), [(2.9, set()), (1.2, {"G3 one at a time", "duplicate without a fault"})])
