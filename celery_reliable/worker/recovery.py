@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -198,8 +199,13 @@ class LedgerSweep:
         self._entries: Iterator[tuple[str, bytes]] = iter(())
 
     def look(self, broker: RedisBroker, *, queues: set[str]) -> None:
-        """Look at some entries; what is old and in sight of nobody is published again."""
-        suspects = [one for one in self._some() if self._is_suspect(one, broker, queues=queues)]
+        """Look at some entries; what is old and in sight of nobody is published again.
+
+        Each queue is read once for all of them: a look must not outlast the leader's term, or nobody restores anything
+        while a backlog waits.
+        """
+        oldest = cache(broker.oldest_stamp)
+        suspects = [one for one in self._some() if self._is_suspect(one, oldest, queues=queues)]
         if not suspects:
             return
         held = broker.task_ids_held()
@@ -218,14 +224,16 @@ class LedgerSweep:
             except ValueError:
                 continue  # of another version: its own workers will read it
 
-    def _is_suspect(self, envelope: Envelope, broker: RedisBroker, *, queues: set[str]) -> bool:
+    def _is_suspect(
+        self, envelope: Envelope, oldest_stamp: Callable[[str, int], int | None], *, queues: set[str]
+    ) -> bool:
         """Tell an entry whose message must have been received long ago, by what its own list holds now."""
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
         stamp = _identity(envelope).job.stamp
         age = (self._runtime.store.now() - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
         if queue not in queues or age < self._quiet:
             return False
-        oldest = broker.oldest_stamp(queue, priority)
+        oldest = oldest_stamp(queue, priority)
         return oldest is None or oldest > stamp
 
     def _resend(self, envelope: Envelope) -> None:

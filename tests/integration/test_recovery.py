@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.broker import RedisBroker
+from celery_reliable.worker.recovery import LedgerSweep
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
@@ -111,11 +115,6 @@ def test_backlog_is_not_published_again(app: Celery, stage: Stage, broker: redis
 
 def test_message_that_nobody_settles_becomes_a_letter(app: Celery, stage: Stage, broker: redis.Redis) -> None:
     """Bounded: after three more times it is ``lost``. The sweep's decision, without the wait between the times."""
-    from celery_reliable.dead_letters import DeadLetter  # noqa: PLC0415
-    from celery_reliable.runtime import runtime_of  # noqa: PLC0415
-    from celery_reliable.worker.broker import RedisBroker  # noqa: PLC0415
-    from celery_reliable.worker.recovery import LedgerSweep  # noqa: PLC0415
-
     result = app.tasks["add"].delay(1, "label")
     store = runtime_of(app).store
     with app.connection_for_write() as connection:
@@ -131,6 +130,19 @@ def test_message_that_nobody_settles_becomes_a_letter(app: Celery, stage: Stage,
     assert (DeadLetter.from_bytes(raw).reason, DeadLetter.from_bytes(raw).task_id) == ("lost", result.id)
     assert len(stage.events("published_again", result.id)) == 3
     assert list(store.ledger()) == []
+
+
+def test_look_at_the_ledger_reads_each_queue_once(app: Celery, broker: redis.Redis) -> None:
+    """However many entries wait: a look that lasts longer than the leader's term keeps anyone from restoring."""
+    for number in range(100):
+        app.tasks["add"].delay(number, "label")
+    with app.connection_for_write() as connection:
+        sweep, view = LedgerSweep(app, quiet=0.01), RedisBroker(connection.default_channel)
+        sweep.look(view, queues={"celery"})
+        broker.config_resetstat()
+        sweep.look(view, queues={"celery"})
+        view.close()
+    assert broker.info("commandstats")["cmdstat_lrange"]["calls"] == 1
 
 
 def test_long_job_is_not_given_to_a_second_worker(app: Celery, stage: Stage, workers: Workers, tmp_path: Path) -> None:
