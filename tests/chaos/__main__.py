@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def main() -> int:
     for name in wanted.cells:
         run = Run(cell=CELLS[name], seed=wanted.seed, seconds=wanted.seconds, every=wanted.every, rate=wanted.rate)
         directory = Path(wanted.out) / f"{name}-{wanted.seed}"
-        directory.mkdir(parents=True, exist_ok=False)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
         evidence = perform(run, directory)
         violations = judge(evidence)
         broken += len(violations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kombu import Connection
@@ -12,7 +13,8 @@ from kombu import Connection
 from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.stores import open_store
 from celery_reliable.stores.base import Done, Job, Store
-from tests.chaos.evidence import Evidence, Fate
+from tests.chaos.evidence import Bounds, Evidence, Fate
+from tests.chaos.judge import unaccounted
 from tests.chaos.site import Site
 from tests.waiting import POLL_INTERVAL
 
@@ -98,32 +100,27 @@ class Collector:
 
     # --- wait
 
-    def wait_ended(self, timeout: float) -> None:
+    def wait_ended(self, timeout: float, *, bounds: Bounds) -> None:
         """Return when every accepted job has ended and nothing is left, or when the time is over: the judge will see."""
         deadline = time.monotonic() + timeout
-        ended: set[str] = set()
+        ended: dict[str, Fate] = {}
         while time.monotonic() < deadline:
-            evidence = Evidence(list(self._site.ledger.rows()))
+            evidence = Evidence(list(self._site.ledger.rows()), bounds=bounds)
             waiting = {label: one for label, one in evidence.members.items() if label not in ended}
             fates = self.fates(waiting, ids=ids_of(evidence))
-            ended.update(label for label, fate in fates.items() if fate.state in _ENDED)
-            if all(_is_excused(evidence, label, ended=ended) for label in waiting) and not any(self.residue().values()):
+            ended |= {label: fate for label, fate in fates.items() if fate.state in _ENDED}
+            if not any(unaccounted(replace(evidence, fates={**fates, **ended}))) and not any(self.residue().values()):
                 return
             time.sleep(10 * POLL_INTERVAL)
 
-    def evidence(self) -> Evidence:
+    def evidence(self, bounds: Bounds) -> Evidence:
         """Return everything, for the judge."""
         rows = list(self._site.ledger.rows())
         known = Evidence(rows)
         fates = self.fates(known.members, ids=ids_of(known))
-        return Evidence(rows, self._site.accounts.writes(), fates, self.residue())
+        return Evidence(rows, self._site.accounts.writes(), fates, self.residue(), bounds)
 
 
 def ids_of(evidence: Evidence) -> dict[str, str]:
     """Return under which id each job ran."""
     return {label: runs[-1].task_id for label, runs in evidence.executions.items()}
-
-
-def _is_excused(evidence: Evidence, label: str, *, ended: set[str]) -> bool:
-    """Whether a job has ended, or waits for one that may never be done."""
-    return label in ended or bool(evidence.members[label].get("after"))

@@ -16,11 +16,12 @@ ENDLESS = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What was configured: lease, retries, deliveries."""
+    """What was configured: lease, retries, deliveries; and whether the broker drops expired messages by itself."""
 
     lease: float = 3.0
     retries: int = 5
     deliveries: int = 8
+    broker_expires: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.app import CONF
 from tests.chaos.breaking import Breaker
 from tests.chaos.collect import Collector
-from tests.chaos.evidence import Evidence
+from tests.chaos.evidence import Bounds, Evidence
 from tests.chaos.faults import Field, draw_faults
 from tests.chaos.fleet import Fleet, producer, worker
 from tests.chaos.network import JUDGE, Broker, Network
-from tests.chaos.site import Site
+from tests.chaos.site import LEASE, Site
 from tests.waiting import wait_until
 
 _START = 60.0
@@ -60,6 +61,12 @@ class Run:
     producers: int = 2
 
     @property
+    def bounds(self) -> Bounds:
+        """What the judge has to know of the configuration."""
+        deliveries = CONF["reliable_max_deliveries"]
+        return Bounds(lease=LEASE, deliveries=deliveries, broker_expires=self.cell.broker == "rabbitmq")
+
+    @property
     def field(self) -> Field:
         """What there is to break."""
         workers = tuple(f"w{number}" for number in range(1, self.workers + 1))
@@ -76,9 +83,9 @@ def perform(run: Run, directory: Path) -> Evidence:
         collector, fleet = Collector(judge), _fleet(run, network, judge)
         try:
             _work(run, fleet, network, judge)
-            collector.wait_ended(run.drain)
+            collector.wait_ended(run.drain, bounds=run.bounds)
             fleet.close(kindly=True)
-            return collector.evidence()
+            return collector.evidence(run.bounds)
         finally:
             fleet.close()
             collector.close()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.chaos.accounts import Accounts, Write
-from tests.chaos.evidence import Evidence, Fate
+from tests.chaos.evidence import Bounds, Evidence, Fate
 from tests.chaos.faults import Field, draw_faults
-from tests.chaos.judge import duplicates, judge, recoveries
+from tests.chaos.judge import duplicates, judge, recoveries, unaccounted
 from tests.chaos.ledger import Ledger, Row, What
 from tests.chaos.picture import picture
 from tests.chaos.plan import submission
@@ -97,6 +97,16 @@ def test_a_run_without_faults_is_guilty() -> None:
 def test_an_accepted_job_without_a_proper_end_is_found(state: str) -> None:
     """A revoke or an expiry that nobody asked for is no end either."""
     assert "G1 accounted" in promises(replace(CLEAN, fates={"a": Fate(state)}))
+
+
+def test_rabbitmq_may_drop_what_expired_before_it_ran() -> None:
+    """No other job, and none that had begun."""
+    dropped = replace(CLEAN, fates={}, bounds=Bounds(broker_expires=True))
+    expiring = replace(dropped, rows=[accepted(form="expires")])
+    assert not any(unaccounted(expiring))
+    assert any(unaccounted(replace(expiring, rows=[*expiring.rows, start(1.0)])))
+    assert any(unaccounted(replace(expiring, bounds=Bounds())))
+    assert any(unaccounted(replace(dropped, rows=[accepted()])))
 
 
 def test_a_revoke_that_was_asked_for_is_an_end() -> None:
