@@ -14,6 +14,7 @@ from tests.chaos.evidence import ENDLESS, Evidence, Execution, Fate, Fault
 
 _NONE = Fate("none")
 _ASKED_FOR = frozenset({"transient", "snooze", "permanent"})
+_PEACE = 10  # leases
 _SERVER_FAULTS = frozenset({"kill server", "freeze server", "memory"})
 _LINK_FAULTS = frozenset({"latency", "blackhole", "reset", "down"})
 
@@ -252,6 +253,28 @@ def _killed(fault: Fault, run: Execution) -> bool:
     return fault.kind.startswith("kill") and run.was_hit_by(fault) and run.began <= fault.began <= run.over + 0.5
 
 
+def recovered(evidence: Evidence) -> Iterator[Violation]:
+    """G6: what a kill cut off runs again in the first time of peace that is long enough.
+
+    The promise is a lease and two seconds; a fleet whose workers have just died has to start first, on a machine that
+    is busy. So peace is ten leases without a fault.
+    """
+    for one in recoveries(evidence):
+        peace = _longest_peace(evidence, begin=one.killed, end=one.killed + one.seconds)
+        if one.seconds != ENDLESS and peace > _PEACE * evidence.bounds.lease:
+            found = f"after {one.kind} it waited {one.seconds:.1f} s, {peace:.1f} s of them without any fault"
+            yield Violation("G6 recoverable", found, one.label)
+
+
+def _longest_peace(evidence: Evidence, *, begin: float, end: float) -> float:
+    """Return the longest time between two moments in which nothing was broken."""
+    longest, since = 0.0, begin
+    for fault in sorted(evidence.faults, key=lambda fault: fault.began):
+        if fault.healed > begin and fault.began < end:
+            longest, since = max(longest, fault.began - since), max(since, fault.healed)
+    return max(longest, end - since)
+
+
 # --- the workers themselves
 
 
@@ -296,6 +319,7 @@ JUDGES: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     overlaps,
     unattributed,
     bounds,
+    recovered,
     crashes,
     left_over,
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 
-SECONDS = 20.0
+SECONDS = 15.0
 LEAST_FAULTS = 6  # of those that were drawn some find nothing to break
 
 

@@ -271,6 +271,14 @@ def test_the_time_of_recovery_is_from_the_kill_to_the_next_run() -> None:
     assert [(one.kind, one.seconds) for one in recoveries(evidence)] == [("kill child", 1.5)]
 
 
+def test_a_job_that_waits_through_a_long_peace_is_found() -> None:
+    """Nothing was broken for ten leases, and still it did not run again; with a fault in between it had an excuse."""
+    late = (start(40.0, fence=2, pid=SECOND_CHILD, worker="w2"), end(41.0, fence=2, pid=SECOND_CHILD, worker="w2"))
+    kill = fault("kill child", at=1.5, victims=(CHILD,))
+    assert promises(with_rows(start(1.0), kill, *late, **SECOND)) == {"G6 recoverable"}
+    assert judge(with_rows(start(1.0), kill, fault("reset", at=20.0), *late, **SECOND)) == []
+
+
 # --- the tools
 
 
