@@ -64,7 +64,8 @@ def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     """G1: each accepted job ends, unless a job before it in its canvas did not succeed.
 
     A revoke or an expiry is an end for those only who were asked to be revoked or to expire. RabbitMQ drops an
-    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): that leaves no record.
+    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): that leaves no record. An expired
+    message whose first holder died leaves the record as that one left it.
     """
     revoked = {row.label for row in evidence.of("revoked")}
     expiring = {row.label for row in evidence.of("accepted") if row.facts["form"] == "expires"}
@@ -74,8 +75,17 @@ def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     for label, member in evidence.members.items():
         state = _state(evidence, label)
         ended = state in ("done", "dead") or label in ends.get(state, ())
-        if not ended and all(_state(evidence, before) == "done" for before in member.get("after", ())):
+        left_running = state == "running" and label in expiring and not _is_held(evidence)
+        if (
+            not ended
+            and not left_running
+            and all(_state(evidence, before) == "done" for before in member.get("after", ()))
+        ):
             yield Violation("G1 accounted", f"accepted as {member.get('id')}, found {state}", label)
+
+
+def _is_held(evidence: Evidence) -> bool:
+    return any(evidence.residue.values())
 
 
 def told_nobody(evidence: Evidence) -> Iterator[Violation]:

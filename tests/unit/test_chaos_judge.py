@@ -109,6 +109,14 @@ def test_rabbitmq_may_drop_what_expired_before_it_ran() -> None:
     assert any(unaccounted(replace(dropped, rows=[accepted()])))
 
 
+def test_an_expired_job_may_be_left_as_its_dead_holder_left_it() -> None:
+    """Once no message is left; no other job may."""
+    cut_off = with_rows(start(1.0), accepted(form="expires"), fates={"a": Fate("running")})
+    assert not any(unaccounted(cut_off))
+    assert any(unaccounted(replace(cut_off, residue={"messages held": 1})))
+    assert any(unaccounted(with_rows(start(1.0), fates={"a": Fate("running")})))
+
+
 def test_a_revoke_that_was_asked_for_is_an_end() -> None:
     """So is an expiry."""
     revoked = with_rows(row("revoked", at=0.5), accepted("b"), start(1.0, label="b"), end(2.0, label="b"))
