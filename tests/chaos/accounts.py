@@ -27,6 +27,7 @@ _FENCED = """
 INSERT INTO effects (label, fence) VALUES (?, ?)
 ON CONFLICT (label) DO UPDATE SET fence = excluded.fence WHERE fence < excluded.fence
 """
+_BUSY = 5.0  # seconds; then the change raises, and the task is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Accounts:
             return [Write(label, fence, bool(accepted), pid, at) for label, fence, accepted, pid, at in found]
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
+        # On green pools this wait stops the whole process, perhaps with it the greenlet that has the lock: not for long.
+        connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
         connection.execute("PRAGMA synchronous=OFF")  # processes are killed here, never the machine
         return connection

@@ -182,9 +182,14 @@ def duplicates(evidence: Evidence) -> list[Duplicate]:
     found = []
     for runs in evidence.executions.values():
         for first, second in pairwise(runs):
-            if first.how not in _ASKED_FOR:
+            if not _was_asked_for(first, second):
                 found.append(Duplicate(first, second, _cause(first, second, evidence)))
     return found
+
+
+def _was_asked_for(first: Execution, second: Execution) -> bool:
+    """Whether the first body left with the wish to be run again, or with an error that was judged and counted."""
+    return first.how in _ASKED_FOR or (first.how == "raised" and second.attempt > first.attempt)
 
 
 def unattributed(evidence: Evidence) -> Iterator[Violation]:
