@@ -22,8 +22,8 @@ demo: $(VENV)/.demo ## Watch workers stop, die and hand over, with a verdict tab
 test: $(VENV)/.test ## Run the unit and integration tests against real servers
 	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(TESTS) $(ARGS)
 
-chaos: $(VENV)/.test ## Kill, freeze and cut off workers and servers, then judge by the ledger
-	$(VENV)/bin/python -m pytest tests/chaos $(ARGS)
+chaos: $(VENV)/.test ## Kill, freeze and cut off workers and servers for long, then judge by the ledger
+	$(VENV)/bin/python -m tests.chaos $(ARGS)
 
 lint: $(VENV)/.test ## Check style, format, types and the direction of imports
 	$(VENV)/bin/ruff check .

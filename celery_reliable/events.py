@@ -51,6 +51,9 @@ EVENTS: dict[str, Event] = {
     "stale": Event(logging.ERROR, "another claim took over, this outcome was refused", (*_JOB, "fence", "verb")),
     "lost_writes": Event(logging.ERROR, "the store lost writes, outcome accepted by its higher fence", _JOB),
     "publish_failed": Event(logging.WARNING, "publish failed, message waits", (*_JOB, "what", "wait")),
+    "backend_unavailable": Event(
+        logging.WARNING, "result backend unavailable, message waits to tell it", (*_JOB, "what", "wait")
+    ),
     "result_oversized": Event(logging.WARNING, "large result kept beside the done marker", (*_JOB, "size", "limit")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
     # worker

@@ -159,6 +159,30 @@ def store_failure(task: Task, exc: Exception) -> None:
         task.backend.store_result(task.request.id, exc, states.FAILURE, traceback=told, request=task.request)
 
 
+def store_success(task: Task, result: Any) -> None:
+    """Store the success of the present request and count it in its chord, as the tracer does after a body (5.7)."""
+    task.backend.mark_as_done(task.request.id, result, task.request, keeps_result(task))
+
+
+def fail_what_follows(task: Task, exc: Exception) -> None:
+    """Fail the chord and the rest of the chain of the present request, its errbacks left out (``mark_as_failure``, 5.7).
+
+    The failure itself is not stored.
+    """
+    request, backend = task.request, task.backend
+    told = "".join(traceback.format_exception(exc))
+    if request.chord:
+        backend.on_chord_part_return(request, states.FAILURE, exc)
+    backend._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
+
+
+def store_retry(task: Task, exc: Exception | None) -> None:
+    """Store that the present request will be tried again, as the tracer does (``handle_retry``, 5.7)."""
+    if keeps_result(task):
+        told = "".join(traceback.format_exception(exc)) if exc is not None else None
+        task.backend.mark_as_retry(task.request.id, exc, told, request=task.request)
+
+
 def is_called_in_place(backend: Any, errback: Any) -> bool:
     """Tell whether the tracer calls an errback instead of sending it: the rule of ``_call_task_errbacks`` (5.7)."""
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_reliable.stores.base import Store
 
 _ATTRIBUTE = "_celery_reliable_runtime"
+_CONFIRM_TIMEOUT = 5.0  # seconds, for each of the tries of task_publish_retry_policy
 _making = threading.Lock()
 
 
@@ -56,6 +57,11 @@ class Runtime:
     def new_token(self) -> str:
         """Return a token that no other delivery has, and that tells whose it is: it begins with the owner's."""
         return f"{self.owner}.{next(self._numbers):x}"
+
+    @cached_property
+    def publish_options(self) -> dict[str, Any]:
+        """Return the options that every publish of ours has: on AMQP, how long it waits for the broker's confirm."""
+        return {"confirm_timeout": _CONFIRM_TIMEOUT} if broker_driver(self.app) == "amqp" else {}
 
     @cached_property
     def host(self) -> str:
@@ -99,11 +105,22 @@ def _made(app: Celery) -> Runtime:
 
 def _make(app: Celery) -> Runtime:
     settings = Settings.from_conf(app.conf)
+    _confirm_publishes(app)
     url = resolve_store_url(
         settings.store_url, result_backend=app.conf.result_backend, broker_url=app.conf.broker_write_url
     )
     store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
     return Runtime(app, settings, store, Events([_hook(hook) for hook in settings.event_hooks]))
+
+
+def _confirm_publishes(app: Celery) -> None:
+    """Have RabbitMQ confirm every message, unless the project says otherwise.
+
+    kombu (5.7) does not by itself: a message written to the socket of a connection that then breaks is gone, and the
+    caller was told that it was sent. Here, because producers need it as workers do, before either connects.
+    """
+    if broker_driver(app) == "amqp":
+        app.conf.broker_transport_options = {"confirm_publish": True, **(app.conf.broker_transport_options or {})}
 
 
 def broker_driver(app: Celery) -> str:

@@ -181,7 +181,7 @@ def _facts(call: Call, identity: Identity) -> dict[str, Any]:
 
 def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool = True) -> AsyncResult[Any]:
     headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
-    options = {**call.options, "headers": headers}
+    options = {**runtime.publish_options, **call.options, "headers": headers}
     try:
         result: AsyncResult[Any] = Task.apply_async(
             call.task, call.args, call.kwargs, task_id=identity.task_id, **options
@@ -286,5 +286,6 @@ def publish_envelope(app: Celery, envelope: Envelope) -> None:
     Arguments are not checked against the task's present signature: whether they fit is for the worker to find.
     """
     args, kwargs = arguments_in(envelope, accept={envelope.content_type})
-    options = {**envelope.options, "task_id": envelope.task_id, "add_to_parent": False}
+    sending = {"task_id": envelope.task_id, "add_to_parent": False}
+    options = {**runtime_of(app).publish_options, **envelope.options, **sending}
     app.send_task(envelope.task, args, kwargs, task_type=app.tasks.get(envelope.task), **options)

@@ -119,8 +119,10 @@ class ReliableTask(Task):
         can be made), and what publishing raises.
         """
         options.update(zip(("producer", "link", "link_error", "shadow"), more, strict=False))
-        if self.app.conf.task_always_eager or self._is_sent_again(task_id, options):
+        if self.app.conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id, **options)
+        if self._is_sent_again(task_id, options):
+            return super().apply_async(args, kwargs, task_id, **{**runtime_of(self.app).publish_options, **options})
         return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options))
 
     def _is_sent_again(self, task_id: str | None, options: Mapping[str, Any]) -> bool:

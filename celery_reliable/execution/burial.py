@@ -15,7 +15,7 @@ from celery import __version__ as celery_version
 import celery_reliable
 from celery_reliable.dead_letters import DeadLetter, Reason, Worker, letter_id_of
 from celery_reliable.errors import PayloadMismatch, Permanent
-from celery_reliable.execution import continuation
+from celery_reliable.execution import continuation, telling
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.stores.base import Poisoned, Run
@@ -152,12 +152,14 @@ def _options(delivery: Delivery) -> dict[str, Any]:
 
 
 def _reported(delivery: Delivery, exc: BaseException) -> Exception:
-    """Tell the errbacks, and return what the tracer may be given to report.
+    """Tell backend, errbacks and chord, and return what the tracer may be given to report.
 
     Whatever is not an Exception would end the worker, or leave the request open for ever on threads.
     """
     told = exc if isinstance(exc, Exception) and not isinstance(exc, MemoryError) else _stand_in(exc)
-    continuation.tell(delivery, told)
+    telling.failure(delivery, told)
+    continuation.tell(delivery)
+    telling.failed_part(delivery, told)
     return told
 
 

@@ -39,8 +39,8 @@ def send(delivery: Delivery, result: Any) -> None:
         delivery.end_entry()
 
 
-def tell(delivery: Delivery, exc: Exception) -> None:
-    """Send the errbacks of a failed job, its result stored before them: they may ask for it.
+def tell(delivery: Delivery) -> None:
+    """Send the errbacks of a failed job. Its result is stored already: they may ask for it.
 
     Those that take the request, the exception and the traceback are left in the request: the tracer calls them in this
     process, again if the failure is reported again.
@@ -52,8 +52,6 @@ def tell(delivery: Delivery, exc: Exception) -> None:
         signature = maybe_signature(errback, app=task.app, clone=True)
         with_ids(signature, delivery.job.key, "errback", str(position))
         (called if internals.is_called_in_place(task.backend, signature) else waiting).append(signature)
-    if waiting:
-        internals.store_failure(task, exc)
     for signature in waiting:
         _send(delivery, signature, request.id, what="errback")
     request.errbacks = called

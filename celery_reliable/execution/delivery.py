@@ -131,6 +131,12 @@ class Delivery:
         self.emit("publish_failed", what=what, wait=wait)
         raise Reject(Hold(wait, f"{what} not published: {exc}"), requeue=True) from exc
 
+    def wait_to_tell(self, what: str, exc: Exception) -> NoReturn:
+        """Let the message wait: the result backend could not be told, its next delivery tries again."""
+        wait = self.runtime.random.uniform(SHORTEST_WAIT, _LONGEST_WAIT)
+        self.emit("backend_unavailable", what=what, wait=wait)
+        raise Reject(Hold(wait, f"{what} not stored in the result backend: {exc}"), requeue=True) from exc
+
     def stale(self, verb: str) -> NoReturn:
         """Another claim took over. Never ack: on Redis the tag may be the live holder's. The copy finds Done."""
         self.emit("stale", fence=self.run.fence, verb=verb)

@@ -11,7 +11,7 @@ from kombu.utils import json as kombu_json
 
 from celery_reliable import internals, keys
 from celery_reliable.errors import AlreadyCommitted, LeaseLost, Permanent, ProcessKilled, StoreError
-from celery_reliable.execution import burial, continuation, verdicts
+from celery_reliable.execution import burial, continuation, telling, verdicts
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
@@ -187,13 +187,14 @@ class Execution:
     # --- settle: done
 
     def _done(self, result: Any, outcome: bytes | None) -> Any:
-        """Write done, send what follows, end the ledger entry; the tracer then stores the result and acks."""
+        """Write done, send what follows, end the ledger entry, store the result; the tracer then acks."""
         delivery = self.delivery
         continues = continuation.is_expected(delivery)
         self._complete(outcome, entry_ends=not continues)
         delivery.emit("done", attempt=delivery.run.attempt)
         if continues:
             continuation.send(delivery, result)
+        telling.success(delivery, result)
         return result
 
     def _encoded(self, result: Any) -> bytes | None:
@@ -239,6 +240,7 @@ class Execution:
             raise Ignore
         result = kombu_json.loads(outcome.decode()) if outcome else None
         continuation.send(delivery, result)
+        telling.success(delivery, result)
         return result
 
     @classmethod

@@ -8,7 +8,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_reliable import keys
 from celery_reliable.errors import Draining, LeaseLost
-from celery_reliable.execution import burial
+from celery_reliable.execution import burial, telling
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
@@ -104,7 +104,9 @@ def _run_again(
     else:
         delivery.emit("snoozed", delay=delay)
     _publish_again(delivery, outcome, delay, signature=signature)
-    raise Retry(exc=exc if isinstance(exc, Exception) else None, when=delay)
+    told = exc if isinstance(exc, Exception) else None
+    telling.retry(delivery, told)
+    raise Retry(exc=told, when=delay)
 
 
 def _release(delivery: Delivery, outcome: ReleaseOutcome, delay: float) -> None:

@@ -207,6 +207,19 @@ def test_message_that_nobody_settles_becomes_a_letter(app: Celery, stage: Stage,
     assert list(store.ledger()) == []
 
 
+def test_look_at_the_ledger_reads_each_queue_once(app: Celery, broker: redis.Redis) -> None:
+    """However many entries wait: a look that lasts longer than the leader's term keeps anyone from restoring."""
+    for number in range(100):
+        app.tasks["add"].delay(number, "label")
+    with app.connection_for_write() as connection:
+        sweep, view = LedgerSweep(app, quiet=0.01), RedisBroker(connection.default_channel)
+        sweep.look(view, queues={"celery"})
+        broker.config_resetstat()
+        sweep.look(view, queues={"celery"})
+        view.close()
+    assert broker.info("commandstats")["cmdstat_lrange"]["calls"] == 1
+
+
 def test_long_job_is_not_given_to_a_second_worker(app: Celery, stage: Stage, workers: Workers, tmp_path: Path) -> None:
     """A job of four visibility timeouts with two workers starts once: its message is kept young."""
     short = Stage(

@@ -1,0 +1,70 @@
+"""Tell the result backend, and through it a chord, how a run ended.
+
+The tracer would do it after us. But Celery (5.7, ``celery/app/trace.py``) takes a backend that refuses for a failure of
+the task: it stores FAILURE over an outcome that is committed already, and acks; when that is refused too, the error
+leaves the tracer, and on threads and green pools the request stays open and its slot is lost. So the backend is told
+here, where a message can still be made to wait, and the tracer is left nothing to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kombu.exceptions import EncodeError
+
+from celery_reliable import internals
+from celery_reliable.execution.delivery import Delivery
+
+_OWN_FAULT = (EncodeError, TypeError, ValueError)
+"""What says that the outcome cannot be carried: no wait cures it, and Celery knows what to do."""
+
+
+def success(delivery: Delivery, result: Any) -> None:
+    """Store the result and count the member of a chord; what the backend refuses makes the message wait.
+
+    The next delivery finds the job done and comes here again.
+    """
+    task, request = delivery.task, delivery.request
+    _tell(delivery, "success", lambda: internals.store_success(task, result))
+    if request.chord:
+        delivery.end_entry()
+    _leave_nothing(request)
+
+
+def failure(delivery: Delivery, exc: Exception) -> None:
+    """Store the failure, before those are told who may ask for it."""
+    _tell(delivery, "failure", lambda: internals.store_failure(delivery.task, exc))
+
+
+def failed_part(delivery: Delivery, exc: Exception) -> None:
+    """Fail the chord and the rest of the chain, once the failure is stored and the errbacks are sent."""
+    request = delivery.request
+    if request.chord or request.chain:
+        _tell(delivery, "failure", lambda: internals.fail_what_follows(delivery.task, exc))
+    if request.chord:
+        delivery.end_entry()
+    _leave_nothing(request)
+
+
+def retry(delivery: Delivery, exc: Exception | None) -> None:
+    """Show that a retry is on its way, if the backend can be told: nothing depends on it."""
+    try:
+        internals.store_retry(delivery.task, exc)
+    except Exception:  # noqa: BLE001  # whatever a backend raises; the retry is published already
+        delivery.emit("backend_unavailable", what="retry", wait=0.0)
+    delivery.request.ignore_result = True
+
+
+def _tell(delivery: Delivery, what: str, call: Callable[[], None]) -> None:
+    try:
+        call()
+    except _OWN_FAULT:
+        raise
+    except Exception as exc:  # noqa: BLE001  # every backend has its own errors
+        delivery.wait_to_tell(what, exc)
+
+
+def _leave_nothing(request: Any) -> None:
+    request.ignore_result = True
+    request.chord = request.chain = None

@@ -1,0 +1,126 @@
+"""Ask store and broker, when all is quiet, what became of each job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kombu import Connection
+
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.stores import open_store
+from celery_reliable.stores.base import Done, Job, Store
+from tests.chaos.evidence import Bounds, Evidence, Fate
+from tests.chaos.judge import unaccounted
+from tests.chaos.site import Site
+from tests.waiting import POLL_INTERVAL
+
+_HOUR = 3_600_000_000  # microseconds
+_ENDED = ("done", "dead", "revoked", "expired", "skipped")
+QUEUE = "celery"
+
+
+class Collector:
+    """Reads what the store says, past all proxies."""
+
+    def __init__(self, site: Site) -> None:
+        """Take the judge's site; ``began`` is when the run did, by the store's clock."""
+        self._site = site
+        self._store: Store = open_store(site.store)
+        self._began = self._store.now()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._store.close()
+
+    # --- fates
+
+    def fates(self, members: Mapping[str, Mapping[str, Any]], *, ids: Mapping[str, str]) -> dict[str, Fate]:
+        """Return what the store says of each job; ``ids`` are those under which callbacks ran."""
+        return {label: self.fate(member, ran_as=ids.get(label, "")) for label, member in members.items()}
+
+    def fate(self, member: Mapping[str, Any], *, ran_as: str) -> Fate:
+        """Return the fate of one job. A callback has no id before it runs."""
+        key = member["id"] or ran_as
+        if not key:
+            return Fate("none")
+        for job in self._jobs(key, member["kind"]):
+            words = self._store.inspect(job)
+            if words:
+                return self._said(job, words)
+        return Fate("none")
+
+    def _jobs(self, key: str, kind: str) -> Iterable[Job]:
+        """Return where a job's record may lie: that of an own key lies by the hour of its submission."""
+        if kind != "own":
+            return [Job(key, "declared" if kind == "declared" else "given")]
+        hours = range(self._began // _HOUR, self._store.now() // _HOUR + 1)
+        return [Job(key, "own", hour * _HOUR) for hour in hours]
+
+    def _said(self, job: Job, words: Mapping[str, str]) -> Fate:
+        state = words["state"]
+        if state == "done":
+            return Fate("done", self._fence(job))
+        if state == "dead":
+            return self._dead(words["letter_id"])
+        return Fate(words.get("reason", state) if state == "over" else state)
+
+    def _fence(self, job: Job) -> int | None:
+        """Return the fence in the kept outcome: a claim of a finished job changes nothing and is told the outcome."""
+        asked = {"task_id": "judge", "life": 0, "token": "judge", "ttl": 3.0, "max_deliveries": 1, "record_ttl": 60.0}
+        answer = self._store.claim(job, **asked)  # type: ignore[arg-type]
+        if not isinstance(answer, Done) or not answer.outcome:
+            return None
+        fence: int = json.loads(answer.outcome)["fence"]
+        return fence
+
+    def _dead(self, letter_id: str) -> Fate:
+        found = self._store.letter(letter_id)
+        if found is None:
+            return Fate("dead without a letter")
+        letter = DeadLetter.from_bytes(found[1])
+        return Fate("dead", None, letter.reason, f"{letter.error_type}: {letter.error_message}"[:200])
+
+    # --- what is left
+
+    def residue(self) -> dict[str, int]:
+        """Return how many messages wait or are held, and how many ledger entries there are."""
+        entries = sum(1 for _ in self._store.ledger())
+        return {"ledger entries": entries, **self._messages()}
+
+    def _messages(self) -> dict[str, int]:
+        with Connection(self._site.broker) as connection:
+            channel = connection.channel()
+            if connection.transport.driver_type == "redis":
+                return {"messages": channel.client.llen(QUEUE), "messages held": channel.client.hlen("unacked")}
+            return {"messages": channel.queue_declare(QUEUE, passive=True).message_count}
+
+    # --- wait
+
+    def wait_ended(self, timeout: float, *, bounds: Bounds) -> None:
+        """Return when every accepted job has ended and nothing is left, or when the time is over: the judge will see."""
+        deadline = time.monotonic() + timeout
+        ended: dict[str, Fate] = {}
+        while time.monotonic() < deadline:
+            evidence = Evidence(list(self._site.ledger.rows()), bounds=bounds)
+            waiting = {label: one for label, one in evidence.members.items() if label not in ended}
+            fates = self.fates(waiting, ids=ids_of(evidence))
+            ended |= {label: fate for label, fate in fates.items() if fate.state in _ENDED}
+            if not any(unaccounted(replace(evidence, fates={**fates, **ended}))) and not any(self.residue().values()):
+                return
+            time.sleep(10 * POLL_INTERVAL)
+
+    def evidence(self, bounds: Bounds) -> Evidence:
+        """Return everything, for the judge."""
+        rows = list(self._site.ledger.rows())
+        known = Evidence(rows)
+        fates = self.fates(known.members, ids=ids_of(known))
+        return Evidence(rows, self._site.accounts.writes(), fates, self.residue(), bounds)
+
+
+def ids_of(evidence: Evidence) -> dict[str, str]:
+    """Return under which id each job ran."""
+    return {label: runs[-1].task_id for label, runs in evidence.executions.items()}

@@ -1,0 +1,49 @@
+"""Draw the timeline of a run as SVG: what was broken when, and how many bodies ended in each second."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from html import escape
+
+from tests.chaos.evidence import Evidence
+
+_WIDTH, _LEFT, _ROW, _BARS = 900, 150, 14, 80
+_COLOUR = {"kill": "#c0392b", "freeze": "#2980b9", "restart": "#8e44ad"}
+_OTHER = "#e67e22"
+
+
+def picture(evidence: Evidence) -> str:
+    """Return the drawing; one line for each kind of fault, below it the throughput."""
+    times = [row.at for row in evidence.rows]
+    begin, end = min(times, default=0.0), max(times, default=1.0)
+    scale = (_WIDTH - _LEFT) / max(end - begin, 1.0)
+    kinds = sorted({fault.kind for fault in evidence.faults})
+    height = _ROW * len(kinds) + _BARS + 30
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="10">'
+    shapes = [*_lanes(evidence, kinds, begin=begin, end=end, scale=scale)]
+    bars = [*_bars(evidence, top=_ROW * len(kinds) + 10, begin=begin, scale=scale)]
+    return "\n".join([head, f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>', *shapes, *bars, "</svg>", ""])
+
+
+def _lanes(evidence: Evidence, kinds: list[str], *, begin: float, end: float, scale: float) -> Iterator[str]:
+    for lane, kind in enumerate(kinds):
+        y = _ROW * lane + 4
+        yield f'<text x="4" y="{y + 9}">{escape(kind)}</text>'
+        for fault in evidence.faults:
+            if fault.kind == kind:
+                x = _LEFT + (fault.began - begin) * scale
+                width = max((min(fault.healed, end) - fault.began) * scale, 2.0)
+                colour = _COLOUR.get(kind.split()[0], _OTHER)
+                said = escape(f"{fault.target} {fault.link}")
+                yield f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 4}" fill="{colour}"><title>{said}</title></rect>'
+
+
+def _bars(evidence: Evidence, *, top: int, begin: float, scale: float) -> Iterator[str]:
+    counts = Counter(int(row.at - begin) for row in evidence.of("end"))
+    most = max(counts.values(), default=1)
+    yield f'<text x="4" y="{top + 12}">bodies ended</text><text x="4" y="{top + 24}">a second (most {most})</text>'
+    for second, count in counts.items():
+        tall = _BARS * count / most
+        x, y = _LEFT + second * scale, top + _BARS - tall
+        yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(scale - 0.5, 0.5):.1f}" height="{tall:.1f}" fill="#27ae60"/>'
