@@ -38,6 +38,7 @@ EVENTS: dict[str, Event] = {
     "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
     "already_committed": Event(logging.INFO, "effect already committed, its result returned", (*_JOB, "fence")),
     "over": Event(logging.WARNING, "message of an ended life dropped", (*_JOB, "state")),
+    "quarantined": Event(logging.WARNING, "last delivery, moved to the quarantine queue", (*_JOB, "queue", "delivery")),
     "poisoned": Event(logging.ERROR, "claimed too often without a verdict", (*_JOB, "delivery")),
     "mismatch": Event(logging.ERROR, "same key with other arguments", _JOB),
     "store_unavailable": Event(logging.WARNING, "store unavailable, message waits", (*_JOB, "verb", "wait")),
@@ -58,6 +59,15 @@ EVENTS: dict[str, Event] = {
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
     # worker
     "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
+    # messages that cannot run here
+    "parked": Event(
+        logging.WARNING,
+        "cannot run in this worker, parked until one comes that can",
+        (*_JOB, "queue", "reason", "times"),
+    ),
+    "unparked": Event(logging.INFO, "parked message is back in its queue", (*_JOB, "queue", "waited")),
+    "refused": Event(logging.ERROR, "can run nowhere", (*_JOB, "queue", "reason")),
+    "not_told": Event(logging.ERROR, "failure of a refused message could not be reported", (*_JOB, "error")),
     # leases
     "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),
     "renew_failed": Event(logging.WARNING, "leases could not be renewed", ("held",)),

@@ -6,28 +6,36 @@ kombu 5.7.0.
 
 from __future__ import annotations
 
+import base64
+import json
 import secrets
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import terminate_handler_fired
 from celery import Task, states
-from celery.app.task import get_actual_ignore_result
+from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered
+from celery.utils.time import maybe_iso8601
 from celery.worker import state
 from kombu.transport.redis import _socket_readable
 from kombu.transport.virtual import QoS as VirtualQoS
+from kombu.utils import json as kombu_json
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
 if TYPE_CHECKING:
+    from celery import Celery
     from celery.exceptions import Retry
+    from kombu import Producer
     from kombu.message import Message
 
+    from celery_reliable.payloads import RawMessage
     from celery_reliable.task import ReliableTask
 
 
@@ -355,3 +363,139 @@ def return_late_replies(channel: Any) -> None:
                 client.rpush(*reply)
 
     channel.connection.cycle._pause_brpop = put_back  # noqa: SLF001
+
+
+# --- messages that cannot run
+
+
+def is_moment(value: object) -> bool:
+    """Tell an ``eta`` or ``expires`` that a worker can count towards: what ``Request`` and the strategy (5.7) do with it.
+
+    A time that the strategy cannot convert is rejected there, which deletes the message on Redis.
+    """
+    try:
+        moment = maybe_iso8601(value) if isinstance(value, str | datetime) else None
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return moment is not None and 1 < moment.year < 9999  # noqa: PLR2004  # in any zone it is still a year
+
+
+def is_taken(message: Message) -> bool:
+    """Tell whether Celery has made a request of a message already: then an error is not the message's."""
+    requests = (*state.reserved_requests, *state.scheduled_requests, *state.active_requests)
+    return any(request.message is message for request in requests)
+
+
+def queue_of(message: Message, task_consumer: Any) -> str:
+    """Return the queue that a message was received from.
+
+    AMQP tells the consumer's tag, which kombu's ``Consumer._active_tags`` (5.7) has by queue; virtual transports tell
+    exchange and routing key, which lead to the queue as in kombu's own ``_restore``.
+    """
+    info = message.delivery_info
+    names = {tag: name for name, tag in getattr(task_consumer, "_active_tags", {}).items()}
+    if info.get("consumer_tag") in names:
+        return str(names[info["consumer_tag"]])
+    lookup = getattr(message.channel, "_lookup", None)
+    found = lookup(info.get("exchange"), info.get("routing_key")) if lookup else ()
+    return str(next(iter(found), None) or info.get("routing_key") or "")
+
+
+def raw_parts(message: Message) -> dict[str, Any]:
+    """Return body, content and headers of a message as `RawMessage` keeps them: the message, not its journey.
+
+    kombu's ``Message`` (5.7) has decompressed the body already unless that failed; AMQP's own fields of the same
+    message are left out, and ``user_id``, which the broker checks against whoever publishes.
+    """
+    headers = dict(message.headers) if isinstance(message.headers, Mapping) else {}
+    if not message.errors:
+        headers.pop("compression", None)
+    properties = {name: value for name, value in dict(message.properties).items() if name not in _OF_THE_JOURNEY}
+    body = message.body
+    content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else _bytes(body)
+    return {
+        "body": base64.b64encode(content).decode(),
+        "content_type": str(message.content_type or ""),
+        "content_encoding": str(message.content_encoding or ""),
+        "headers": json.loads(kombu_json.dumps(headers)),
+        "properties": json.loads(kombu_json.dumps(properties)),
+    }
+
+
+_OF_THE_JOURNEY = (
+    "application_headers",
+    "content_type",
+    "content_encoding",
+    "delivery_tag",
+    "delivery_info",
+    "body_encoding",
+    "user_id",
+)
+
+
+_CONFIRM_TIMEOUT = 30.0
+
+
+def _bytes(body: Any) -> bytes:
+    """Return what a broker gave for a body as bytes; a Redis item may hold any JSON there."""
+    if body is None:
+        return b""
+    return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else json.dumps(body).encode()
+
+
+def put_back(channel: Any, raw: RawMessage, *, headers: Mapping[str, Any]) -> None:
+    """Publish a message straight to its queue, with these headers. On AMQP it returns once the broker has it.
+
+    The default exchange leads to the queue of that name everywhere. On virtual transports the message gets a new
+    delivery tag (kombu's ``basic_publish``, 5.7): the old one may still be held somewhere, and its ack would delete both.
+    """
+    properties = kombu_json.loads(json.dumps(dict(raw.properties)))
+    message = channel.prepare_message(
+        raw.content,
+        priority=properties.pop("priority", None),
+        content_type=raw.content_type or None,
+        content_encoding=raw.content_encoding or None,
+        headers=kombu_json.loads(json.dumps(dict(headers))),
+        properties=properties,
+    )
+    if hasattr(channel, "basic_publish_confirm"):  # AMQP: what the default exchange cannot route is dropped, confirmed
+        channel.queue_declare(raw.queue, passive=True)
+        channel.basic_publish_confirm(message, exchange="", routing_key=raw.queue, confirm_timeout=_CONFIRM_TIMEOUT)
+        return
+    channel.basic_publish(message, exchange="", routing_key=raw.queue)
+
+
+@contextmanager
+def confirming_producer(app: Celery) -> Iterator[Producer]:
+    """Give a producer on a connection of its own whose publish returns once the broker has the message.
+
+    On AMQP by kombu's transport option ``confirm_publish`` (5.7), whatever the project's own connections do.
+    """
+    driver = app.connection_for_write().get_transport_cls().driver_type
+    extra = {"transport_options": {"confirm_publish": True}} if driver == "amqp" else {}
+    with app.connection_for_write(**extra) as connection:
+        connection.connect()
+        yield app.amqp.Producer(connection, auto_declare=False)
+
+
+def context_of(fields: Mapping[str, Any], embed: Mapping[str, Any] | None) -> Context:
+    """Return the request of a message that makes none here: headers and the third part of the body, as ``Request`` does."""
+    return Context({"delivery_info": {}, **fields, **(embed or {})})
+
+
+def away() -> tuple[type[Exception], ...]:
+    """Return what is raised while broker or result backend are away: OSError, and what is none in redis, amqp and kombu."""
+    from amqp.exceptions import AMQPError  # noqa: PLC0415  # the drivers are imported where they are used
+    from kombu.exceptions import OperationalError  # noqa: PLC0415
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    return (OSError, AMQPError, RedisError, OperationalError)
+
+
+def fail(app: Celery, context: Context, exc: Exception) -> None:
+    """Store a failure and tell chord, chain and errbacks of a request, as a worker does for an unregistered task.
+
+    ``Backend.mark_as_failure`` (5.7). Raises what backend and broker raise.
+    """
+    keep = not context.ignore_result
+    app.backend.mark_as_failure(context.id, exc, request=context, store_result=keep)

@@ -1,13 +1,22 @@
-"""Carry a call as it was made, so that it can be published again, byte for byte."""
+"""Carry a call, or a message that is none, as it came, so that it can be published again, byte for byte."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+VERSION_HEADER = "reliable_payload_version"
+"""Says which version of its task's payload a message has; not sent for version 1."""
+
+PARKED_HEADER = "reliable_parked"
+"""Tells in a message that is back in its queue since when and how often it was parked. Taken out before it runs."""
+
+_OF_THE_JOURNEY = ("redelivered", PARKED_HEADER)  # headers that change with each delivery, besides brokers' own "x-..."
 _PLAIN_BELOW = 1024  # bytes: compressing less costs a producer 30 microseconds and saves little of what soon goes
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -44,3 +53,34 @@ class Envelope:
             msg = f"not an envelope: {raw[:40]!r}"
             raise ValueError(msg) from exc
         return cls(task, task_id, body, content_type, content_encoding, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawMessage:
+    """One message as it lay in its queue, whoever sent it, with all that is needed to put it back there.
+
+    ``body`` is base64. ``headers`` and ``properties`` are JSON-able; values that JSON does not know are tagged as the
+    broker library's own JSON tags them. ``item``: the body is a whole item of a queue that is no message at all, so
+    that there is nothing to put back.
+    """
+
+    queue: str
+    body: str
+    content_type: str = ""
+    content_encoding: str = ""
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    item: bool = False
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of the body."""
+        return base64.b64decode(self.body)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same message when it comes again; other messages have others."""
+        said = {name: value for name, value in self.headers.items() if name not in _OF_THE_JOURNEY}
+        said = {name: value for name, value in said.items() if not name.startswith("x-")}
+        text = json.dumps([self.queue, self.body, self.content_type, said], sort_keys=True, default=repr)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

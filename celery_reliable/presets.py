@@ -56,6 +56,7 @@ reliable_retry_backoff = 1.0
 reliable_retry_backoff_max = 600
 reliable_retry_for = None
 reliable_max_deliveries = 5
+reliable_quarantine_queue = None
 reliable_max_snoozes = 1000
 reliable_max_runtime = 86_400
 reliable_lease_ttl = 15

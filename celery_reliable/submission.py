@@ -16,7 +16,7 @@ from kombu.utils import json as kombu_json
 from celery_reliable import internals, keys
 from celery_reliable.errors import DuplicateTask, PayloadMismatch, QueueFull, StoreError, StoreFull, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
-from celery_reliable.payloads import Envelope
+from celery_reliable.payloads import VERSION_HEADER, Envelope
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
 
@@ -180,8 +180,7 @@ def _facts(call: Call, identity: Identity) -> dict[str, Any]:
 
 
 def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool = True) -> AsyncResult[Any]:
-    headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
-    options = {**runtime.publish_options, **call.options, "headers": headers}
+    options = {**runtime.publish_options, **call.options, "headers": _headers(call, identity)}
     try:
         result: AsyncResult[Any] = Task.apply_async(
             call.task, call.args, call.kwargs, task_id=identity.task_id, **options
@@ -193,6 +192,12 @@ def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool
     if identity.job.kind == "declared" and not runtime.ledger:
         _confirm(identity, runtime=runtime)
     return result
+
+
+def _headers(call: Call, identity: Identity) -> dict[str, Any]:
+    """Return what travels with a call: whose job it is, and its payload's version unless that is the first."""
+    headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
+    return headers if call.task.payload_version == 1 else {VERSION_HEADER: call.task.payload_version, **headers}
 
 
 def _withdraw(call: Call, identity: Identity, *, cause: Exception, runtime: Runtime) -> None:
@@ -224,7 +229,7 @@ def _envelope_bytes(call: Call, identity: Identity, *, runtime: Runtime) -> byte
     if not runtime.ledger and call.task.reliable_settings.on_conflict != "replace":
         return None
     args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
-    options = {**call.options, "headers": {**(call.options.get("headers") or {}), HEADER: identity.to_header()}}
+    options = {**call.options, "headers": _headers(call, identity)}
     return envelope_of(call.task, args, kwargs, task_id=identity.task_id, options=options).to_bytes()
 
 
@@ -237,10 +242,10 @@ def envelope_of(task: Task, args: Any, kwargs: Any, *, task_id: str, options: Ma
         body = base64.b64encode(body).decode()
     elif isinstance(body, bytes):
         body = body.decode(encoding)
-    return Envelope(task.name, task_id, body, content_type, encoding, _plain_options(wanted))
+    return Envelope(task.name, task_id, body, content_type, encoding, plain_options(wanted))
 
 
-def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that matter later as plain JSON: times absolute, queues and exchanges by name."""
     kept = {name: value for name, value in options.items() if value is not None and name not in _NOT_KEPT}
     countdown = kept.pop("countdown", None)

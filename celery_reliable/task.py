@@ -58,6 +58,8 @@ class ReliableTask(Task):
     ``self.idempotency_key`` is the key of the job; give it to APIs that take one."""
     fingerprint_args: tuple[str, ...] | None = None
     """The arguments that must agree when a key is submitted again; None: all of them."""
+    payload_version: int = 1
+    """Raise it when older workers could not run the calls that this code sends: they park them for newer workers."""
 
     inbox_of_body: str | bool = False
     """What the option ``inbox`` said: ``True`` or the alias of a Django database puts the body into an inbox."""
@@ -81,6 +83,7 @@ class ReliableTask(Task):
         wiring.install(app)
         _refuse_misspelled(cls)
         _take_option_inbox(cls)
+        _check_version(cls)
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
@@ -348,6 +351,13 @@ def _refuse_misspelled(cls: type[ReliableTask]) -> None:
         if near and name not in known and not hasattr(ReliableTask, name):
             msg = f"task {cls.name}: {name}: no such option, did you mean {near[0]}? Rename or remove it"
             raise ConfigurationError(msg)
+
+
+def _check_version(cls: type[ReliableTask]) -> None:
+    version: Any = cls.payload_version  # whatever the decorator was given
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        msg = f"task {cls.name}: payload_version: expected a whole number from 1, found {version!r}; count up from 1"
+        raise ConfigurationError(msg)
 
 
 def _seconds_until(when: Any) -> float:

@@ -31,6 +31,7 @@ WORKER_STEPS = (
 )
 CONSUMER_STEPS = (
     "celery_reliable.worker.holding:Holding",
+    "celery_reliable.worker.intake:Intake",
     "celery_reliable.worker.reconnecting:Reconnecting",
     "celery_reliable.worker.consumer_timeout:ConsumerTimeout",
     "celery_reliable.worker.sqs:SqsKeeper",

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError, OperationalError
 
-from celery_reliable import keys
+from celery_reliable import internals, keys
 from celery_reliable.cli import progress, screens
 from celery_reliable.cli.options import STATUSES, filter_of, filter_options, is_narrowed, json_list, json_object, rate
 from celery_reliable.dead_letters import DeadLetter, DeadLetters, Filter, Report, Step, arguments_of
 from celery_reliable.errors import ReliableError, ReplayRefused
-from celery_reliable.payloads import Envelope
+from celery_reliable.payloads import Envelope, RawMessage
 from celery_reliable.runtime import runtime_of
 from celery_reliable.task import ReliableTask, publish_envelope
 
@@ -98,7 +98,7 @@ def stats(ctx: click.Context, /, *, limit: int, as_json: bool) -> None:
 @click.option("--rate", "per_second", type=rate, metavar="RATE", help="At most 10/s, 100/m, 1000/h.")
 @click.option("--args", "new_args", type=json_list, metavar="JSON", help="Change ONE letter's arguments, '[1, 2]'.")
 @click.option("--kwargs", "new_kwargs", type=json_object, metavar="JSON", help="Likewise, '{\"amount\": 1}'.")
-@click.option("--force", is_flag=True, help="Also calls that this app's code could not run.")
+@click.option("--force", is_flag=True, help="Also calls that this app's code could not run, or read.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @json_option
 @click.pass_context
@@ -201,6 +201,7 @@ def letters_of(app: Celery) -> DeadLetters:
         runtime.store,
         events=runtime.events,
         publish=partial(_publish, app),
+        publish_raw=partial(_publish_raw, app),
         objection=partial(_objection, app),
         fingerprint=partial(_fingerprint, app),
     )
@@ -215,6 +216,16 @@ def _publish(app: Celery, envelope: Envelope) -> None:
             f"task {envelope.task} as {envelope.task_id} cannot be published: {exc!r}. Its letter stays replaying: "
             "discard it, or leave it out with --status dead."
         ) from exc
+
+
+def _publish_raw(app: Celery, raw: RawMessage) -> None:
+    """Put a message back into its queue as it was."""
+    with app.connection_for_write() as connection:
+        try:
+            connection.connect()
+            internals.put_back(connection.default_channel, raw, headers=raw.headers)
+        except internals.away() as exc:
+            raise OperationalError(str(exc)) from exc
 
 
 def _objection(app: Celery, envelope: Envelope) -> str:

@@ -28,6 +28,7 @@ _TRIES_FROM: Final = 90
 _QUEUE_FROM: Final = 120
 _PIPED_WIDTH: Final = 160
 _GAP: Final = 2
+_BYTES_SHOWN: Final = 200
 _NUMBERS: Final = frozenset({"AGE", "TRIES", "COUNT", "FIRST", "LAST"})
 _AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _REASON_STYLES: Final[Mapping[str, str]] = {"poison": "red", "time_limit": "red", "lost": "red", "exhausted": "yellow"}
@@ -240,7 +241,8 @@ def _facts(letter: DeadLetter, *, now: float) -> Iterable[tuple[str, str]]:
     yield "failed", moment(letter.last_failure, now=now)
     if letter.first_failure < letter.last_failure:
         yield "first", moment(letter.first_failure, now=now)
-    yield "task id", letter.task_id
+    if letter.task_id:
+        yield "task id", letter.task_id
     yield "queue", letter.queue
     if letter.key:
         yield "key", f"{letter.key} ({letter.kind}, life {letter.life})"
@@ -250,6 +252,8 @@ def _facts(letter: DeadLetter, *, now: float) -> Iterable[tuple[str, str]]:
         worker = letter.worker
         yield "worker", f"{worker.host} pid {worker.pid}, celery {worker.celery}, celery_reliable {worker.version}"
     yield "group", letter.error_fingerprint
+    if letter.raw is not None:
+        yield "message", _beginning(letter.raw.content)
     yield from (("evidence", text) for text in letter.evidence)
     yield from (("kept apart", reference) for reference in letter.blobs)
     if letter.loops:
@@ -257,6 +261,12 @@ def _facts(letter: DeadLetter, *, now: float) -> Iterable[tuple[str, str]]:
     yield from (("replay", _replay_words(entry, now=now)) for entry in letter.replays)
     if letter.original is not None:
         yield "edited", "the call above was edited; --json shows the original"
+
+
+def _beginning(content: bytes) -> str:
+    """Show the first bytes of a message that could not be read; --json has all of them."""
+    more = f" ... ({len(content) - _BYTES_SHOWN:,} more bytes, --json shows all)" if len(content) > _BYTES_SHOWN else ""
+    return ascii(content[:_BYTES_SHOWN].decode("latin-1")) + more
 
 
 def _deliveries(letter: DeadLetter) -> str:
@@ -272,7 +282,10 @@ def _next_steps(letter: DeadLetter) -> Iterable[str]:
     short = letter.id[:_SHORT_ID]
     if letter.status == "replayed":
         return
-    yield f"Send it back:       {command_line('replay', short)}"
+    if letter.raw is None:
+        yield f"Send it back:       {command_line('replay', short)}"
+    elif not letter.raw.item:
+        yield f"Back as it was:     {command_line('replay', short, '--force')}"
     yield f"Same error:         {command_line('list', '--group', letter.error_fingerprint)}"
     yield f"Drop it for good:   {command_line('discard', short)}"
 

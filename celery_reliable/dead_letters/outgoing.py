@@ -16,7 +16,7 @@ from celery_reliable.dead_letters.record import (
     arguments_of,
     reliable_header,
 )
-from celery_reliable.payloads import Envelope
+from celery_reliable.payloads import Envelope, RawMessage
 
 _FORGOTTEN: Final = frozenset({"countdown", "eta", "expires", "retries"})
 _TRACE: Final = frozenset({"sentry-trace", "baggage", "traceparent", "tracestate", "sentry-task-enqueued-time"})
@@ -34,6 +34,19 @@ def outgoing(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: str)
     header = _header(letter, replay=replay, life=life, fingerprint=fingerprint)
     options["headers"] = {**headers, HEADER: header} if header else headers
     return replace(envelope, task_id=replay.new_id, options=options)
+
+
+def outgoing_raw(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: str) -> RawMessage:
+    """Return a message that could not be read as it was, under the new id and life if it had ours."""
+    raw = letter.raw
+    if raw is None or raw.item:
+        msg = f"dead letter {letter.id} has no message to publish"
+        raise ValueError(msg)
+    headers = {**raw.headers, LOOPS_HEADER: letter.loops + 1}
+    if raw.headers.get("id"):
+        headers["id"] = replay.new_id
+    header = _header(letter, replay=replay, life=life, fingerprint=fingerprint)
+    return replace(raw, headers={**headers, HEADER: header} if header else headers)
 
 
 def edited(

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from celery_reliable.dead_letters import stack
-from celery_reliable.payloads import Envelope
+from celery_reliable.payloads import Envelope, RawMessage
 from celery_reliable.stores.base import Job, Kind
 
 Reason = Literal[
@@ -68,7 +68,7 @@ class Replay:
 class DeadLetter:
     """One call that will not run again by itself.
 
-    ``envelope`` is the call, exact and replayable; None when the message could not be read. ``key``, ``kind``,
+    ``envelope`` is the call, exact and replayable; None when the message could not be read: then ``raw`` is the message. ``key``, ``kind``,
     ``stamp``, ``life`` and ``fingerprint`` are those of the job ("" when it had no key). ``attempts`` counts verdicts,
     ``deliveries`` claims without one. ``first_failure`` and ``last_failure`` are unix seconds. ``error_fingerprint``
     is the same for the same error in the same place. ``replays`` tells what was done with this letter, ``loops`` how
@@ -102,6 +102,7 @@ class DeadLetter:
     evidence: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
     original: Envelope | None = None
+    raw: RawMessage | None = None
 
     @classmethod
     def of(
@@ -126,6 +127,7 @@ class DeadLetter:
         tenant: str | None = None,
         evidence: Iterable[str | bytes] = (),
         blobs: Iterable[str] = (),
+        raw: RawMessage | None = None,
     ) -> DeadLetter:
         """Build the letter of a failed call, its texts bounded.
 
@@ -140,7 +142,7 @@ class DeadLetter:
             task=task,
             task_id=task_id,
             reason=reason,
-            queue=queue or _queue_of(envelope),
+            queue=queue or _queue_of(envelope) or (raw.queue if raw else ""),
             envelope=envelope,
             key=key,
             kind=job.kind if job else "own",
@@ -157,9 +159,10 @@ class DeadLetter:
             last_failure=now,
             worker=worker,
             tenant=tenant,
-            loops=_loops(envelope),
+            loops=_loops(envelope, raw),
             evidence=tuple(part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in evidence),
             blobs=tuple(blobs),
+            raw=raw,
         )
 
     @property
@@ -187,7 +190,7 @@ class DeadLetter:
         """Show the arguments to people: ``(12, currency="EUR")``, or ``<binary 123 bytes TYPE>``."""
         found = self.arguments()
         if found is None:
-            return binary_text(self.envelope)
+            return raw_text(self.raw) if self.raw else binary_text(self.envelope)
         args, kwargs = found
         named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in kwargs.items())
         return f"({', '.join([*(json.dumps(value, ensure_ascii=False) for value in args), *named])})"
@@ -264,6 +267,12 @@ def binary_text(envelope: Envelope | None) -> str:
     return f"<binary {size} bytes {envelope.content_type}>"
 
 
+def raw_text(raw: RawMessage) -> str:
+    """Describe a message that is no call."""
+    what = "queue item" if raw.item else "message"
+    return f"<{what} {len(raw.content)} bytes {raw.content_type or 'of no type'}>"
+
+
 def reliable_header(envelope: Envelope | None) -> Mapping[str, Any]:
     """Return our header of a call; {} when it has none."""
     found = _headers(envelope).get(HEADER)
@@ -275,8 +284,9 @@ def _headers(envelope: Envelope | None) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _loops(envelope: Envelope | None) -> int:
-    count = _headers(envelope).get(LOOPS_HEADER, 0)
+def _loops(envelope: Envelope | None, raw: RawMessage | None) -> int:
+    headers = raw.headers if raw and not envelope else _headers(envelope)
+    count = headers.get(LOOPS_HEADER, 0)
     return count if isinstance(count, int) else 0
 
 
@@ -291,6 +301,10 @@ def _same(value: Any) -> Any:  # Any: what JSON holds
 
 def _envelope(found: Mapping[str, Any] | None) -> Envelope | None:
     return Envelope(**found) if found is not None else None
+
+
+def _raw(found: Mapping[str, Any] | None) -> RawMessage | None:
+    return RawMessage(**found) if found is not None else None
 
 
 def _replays(found: Iterable[Mapping[str, Any]]) -> tuple[Replay, ...]:
@@ -309,6 +323,7 @@ def _known(cls: type[Replay | Worker], found: Mapping[str, Any]) -> Replay | Wor
 _READERS: Final[Mapping[str, Any]] = {  # Any: each reader takes what its field holds
     "envelope": _envelope,
     "original": _envelope,
+    "raw": _raw,
     "replays": _replays,
     "worker": _worker,
     "evidence": tuple,

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from celery_reliable.dead_letters.outgoing import edited, outgoing
+from celery_reliable.dead_letters.outgoing import edited, outgoing, outgoing_raw
 from celery_reliable.dead_letters.record import DeadLetter, Replay
 from celery_reliable.dead_letters.search import Filter, Group, Stats, add, largest
 from celery_reliable.errors import ReplayRefused
 from celery_reliable.events import Events
-from celery_reliable.payloads import Envelope
-from celery_reliable.stores.base import Refused, Replaying, Store
+from celery_reliable.payloads import Envelope, RawMessage
+from celery_reliable.stores.base import Job, Refused, Replaying, Store
 
 Item = TypeVar("Item")
 
@@ -61,11 +61,17 @@ def _nothing(_envelope: Envelope) -> str:
     return ""
 
 
+def _no_raw(_message: RawMessage) -> None:
+    msg = "no way to publish a raw message was given"
+    raise NotImplementedError(msg)
+
+
 class DeadLetters:
     """The dead letters of one store.
 
     ``publish`` sends an envelope and returns when the broker has it. ``objection`` says why no worker with this code
     could run a call (its task is gone, its arguments no longer fit); "" when one could. ``fingerprint`` computes the payload fingerprint of an edited call ("" = not compared).
+    ``publish_raw`` puts a message that could not be read back into its queue.
     ``clock`` (monotonic) and ``sleep`` pace bulk replays; times of letters are judged by the store's clock.
     """
 
@@ -75,6 +81,7 @@ class DeadLetters:
         *,
         events: Events,
         publish: Callable[[Envelope], object],
+        publish_raw: Callable[[RawMessage], object] = _no_raw,
         objection: Callable[[Envelope], str] = _nothing,
         fingerprint: Callable[[Envelope], str] = _nothing,
         waiting_ttl: float = _WAITING_TTL,
@@ -85,6 +92,7 @@ class DeadLetters:
         self._store = store
         self._events = events
         self._publish = publish
+        self._publish_raw = publish_raw
         self._objection = objection
         self._fingerprint = fingerprint
         self._waiting_ttl = waiting_ttl
@@ -152,7 +160,7 @@ class DeadLetters:
         (by the same ``who`` at once, by another after 10 seconds) publishes under the same id. If the first one had
         published after all, a second copy exists, and its claim is refused like that of any duplicate.
 
-        ``force`` publishes against the objection. What ``publish`` raises is passed on: the letter then
+        ``force`` publishes against the objection, and puts a message back that could not be read. What ``publish`` raises is passed on: the letter then
         is ``replaying``. Raises `ReplayRefused`.
         """
         stored = self._with_call(letter_id)
@@ -220,11 +228,14 @@ class DeadLetters:
         letter = self.show(letter_id)
         if letter is None:
             raise ReplayRefused(_GONE.format(id=letter_id), reason="gone")
-        if letter.envelope is None:
+        if letter.envelope is None and (letter.raw is None or letter.raw.item):
             raise ReplayRefused(_NO_BODY.format(id=letter.id), reason="no_body")
         return letter
 
     def _refuse_misfit(self, letter: DeadLetter, *, force: bool) -> None:
+        if letter.envelope is None and not force:
+            text = _RAW.format(id=letter.id, why=letter.error_message, queue=letter.queue)
+            raise ReplayRefused(text, reason="no_body")
         objection = "" if force or letter.envelope is None else self._objection(letter.envelope)
         if objection:
             text = _NO_TASK.format(id=letter.id, task=letter.task, objection=objection)
@@ -260,18 +271,25 @@ class DeadLetters:
         answer = self._mark(letter, entry=entry)
         if isinstance(answer, Refused):
             raise _refused_by_store(letter, answer)
-        self._publish(_message(letter, entry=entry, life=answer.life))
+        if letter.envelope is None:
+            self._publish_raw(outgoing_raw(letter, replay=entry, life=answer.life, fingerprint=letter.fingerprint))
+        else:
+            self._publish(_message(letter, entry=entry, life=answer.life))
         published = replace(entry, published=True)
         self._mark(letter.with_replay(published), entry=published)
+        if letter.job is None or letter.envelope is None:
+            # Nobody ends the ledger entry of a task that is not ours, or of a message that may be refused again.
+            self._store.settle(letter.job or Job(letter.id), task_id=entry.new_id, state="sent", ttl=1.0)
 
     def _mark(self, letter: DeadLetter, *, entry: Replay) -> Replaying | Refused:
         # The store learns the life in this step; the ledger's copy is made for the one that must come.
-        kept = _message(letter, entry=entry, life=max(letter.life, 1) + 1 if letter.key else 1)
+        life = max(letter.life, 1) + 1 if letter.key else 1
+        kept = _message(letter, entry=entry, life=life).to_bytes() if letter.envelope else _NOT_A_CALL
         return self._store.replay(
             letter.id,
             letter.job,
             task_id=entry.new_id,
-            envelope=kept.to_bytes(),
+            envelope=kept,
             body=letter.to_bytes(),
             fingerprint=letter.fingerprint,
             ttl=self._waiting_ttl,
@@ -306,6 +324,11 @@ def _decoded(letter_id: str, body: bytes) -> DeadLetter:
         return DeadLetter.unreadable(letter_id, failure=str(exc))
 
 
+_NOT_A_CALL: Final = b"[]"  # a ledger entry that no sweep publishes
+_RAW: Final = (
+    "dead letter {id} is a message that could not be read: {why}. If that has changed, --force puts it back into queue "
+    "{queue} as it was."
+)
 _GONE: Final = (
     "dead letter {id} is gone: it was discarded, or dropped by reliable_dead_letter_max or reliable_dead_letter_ttl. "
     "Submit the call again from its source."

@@ -11,7 +11,7 @@ from kombu.utils import json as kombu_json
 
 from celery_reliable import internals, keys
 from celery_reliable.errors import AlreadyCommitted, LeaseLost, Permanent, ProcessKilled, StoreError
-from celery_reliable.execution import burial, continuation, telling, verdicts
+from celery_reliable.execution import burial, continuation, quarantine, telling, verdicts
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
@@ -89,6 +89,8 @@ class Execution:
     # --- run
 
     def _run(self, run: Run) -> Any:
+        if quarantine.is_wanted(self.delivery, run):
+            quarantine.move(self.delivery, run)
         self._begin(run)
         delivery = self.delivery
         try:
@@ -139,7 +141,18 @@ class Execution:
         if isinstance(exc, Ignore):  # done, without a result of its own; the entry of a replaced job is its successor's
             self._complete(_REPLACED if self.replaced else _IGNORED, entry_ends=not self.replaced)
             raise exc
+        if isinstance(exc, TypeError) and not self._fits():
+            burial.bury(self.delivery, exc, "invalid")
         verdicts.act_on(self.delivery, exc)
+
+    def _fits(self) -> bool:
+        """Tell whether the arguments fit the task's signature: a call that does not is wrong here, however often it runs."""
+        delivery = self.delivery
+        try:
+            delivery.task.signature_of_run.bind(*delivery.args, **delivery.kwargs)
+        except TypeError:
+            return False
+        return True
 
     # --- what a body asks of its run
 

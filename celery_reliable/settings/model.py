@@ -127,6 +127,13 @@ class Settings:
         unit="deliveries",
         per_task=True,
     )
+    quarantine_queue: str | None = rules.text(
+        None,
+        "Queue for a task whose next lost delivery would make it a dead letter, so that it takes no neighbours with it. "
+        "A worker of its own has to consume it.",
+        expected="the name of a queue, or None",
+        pattern=r"\S{1,255}",
+    )
     max_snoozes: int = rules.count(
         1000,
         "Snoozes before the task is a dead letter.",
@@ -222,7 +229,6 @@ class Settings:
         86_400.0,
         "How long a message that no worker can run yet is parked before it is a dead letter.",
         at_least=1.0,
-        built=False,
     )
     event_hooks: tuple[Any, ...] = rules.several(
         "Called as hook(name, fields) for every event.",

@@ -29,6 +29,7 @@ from celery import bootsteps
 from celery_reliable import internals, keys
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
 from celery_reliable.keys import HEADER, Identity
+from celery_reliable.parking import Parking
 from celery_reliable.payloads import Envelope
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
@@ -219,6 +220,8 @@ class LedgerSweep:
         self._quiet = 2 * self._runtime.settings.lease_ttl if quiet is None else quiet
         self._entries: Iterator[tuple[str, bytes]] = iter(())
         self._unconsumed: set[str] = set()
+        settings = self._runtime.settings
+        self._parking = Parking(self._runtime.store, ttl=settings.park_ttl, spare=settings.dead_letter_ttl)
 
     def look(self, broker: RedisBroker, *, queues: set[str]) -> None:
         """Look at some entries; what is old and in sight of nobody is published again.
@@ -231,9 +234,9 @@ class LedgerSweep:
         suspects = [one for one in self._some() if self._is_suspect(one, oldest, now=now, queues=queues)]
         if not suspects:
             return
-        held = broker.task_ids_held()
+        elsewhere = broker.task_ids_held() | self._parking.among(one.task_id for one in suspects)
         for envelope in suspects:
-            if envelope.task_id not in held:
+            if envelope.task_id not in elsewhere:
                 self._resend(envelope)
 
     def _some(self) -> Iterator[Envelope]:
@@ -258,8 +261,9 @@ class LedgerSweep:
         if queue not in queues:
             self._tell_unconsumed(queue)
             return False
-        found = oldest(queue, priority)
-        return found is None or found > stamp
+        quarantine = self._runtime.settings.quarantine_queue
+        found = [oldest(name, priority) for name in (queue, quarantine) if name]
+        return all(one is None or one > stamp for one in found)
 
     def _tell_unconsumed(self, queue: str) -> None:
         if queue not in self._unconsumed:

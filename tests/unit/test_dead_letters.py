@@ -27,7 +27,7 @@ from celery_reliable.dead_letters import (
 from celery_reliable.dead_letters.stack import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from celery_reliable.errors import ReplayRefused
 from celery_reliable.events import Events
-from celery_reliable.payloads import Envelope
+from celery_reliable.payloads import Envelope, RawMessage
 from celery_reliable.stores.base import Dead, Done, Job, Over, Run
 from celery_reliable.stores.memory import MemoryStore
 
@@ -656,6 +656,35 @@ class TestReplay:
         letter_id = desk.keep(DeadLetter.of(None, reason="undecodable", envelope=None, task_id="m1", now=NOON))
         with refused("no_body"):
             desk.letters.replay(letter_id, who="ann")
+
+    def test_message_that_could_not_be_read_goes_back_by_force(self, desk: Desk) -> None:
+        """As it was, under a new id if it has one; the ledger keeps nothing that a sweep could publish."""
+        sent: list[RawMessage] = []
+        operator = desk.operator(publish_raw=sent.append)
+        raw = RawMessage(queue="q", body="/w==", content_type="x/y", headers={"id": "m1", "task": TASK, "mine": 1})
+        letter_id = desk.keep(DeadLetter.of(None, reason="undecodable", envelope=None, task_id="m1", raw=raw, now=NOON))
+        with refused("no_body") as caught:
+            operator.replay(letter_id, who="ann")
+        assert "--force puts it back into queue q" in str(caught.value)
+
+        new_id = operator.replay(letter_id, who="ann", force=True)
+        assert sent == [replace(raw, headers={"id": new_id, "task": TASK, "mine": 1, "reliable_replays": 1})]
+        assert list(desk.store.ledger()) == []
+        with refused("replayed"):
+            operator.replay(letter_id, who="ann", force=True)
+
+    def test_queue_item_that_is_no_message_never_goes_back(self, desk: Desk) -> None:
+        """No worker could read it; force changes nothing."""
+        raw = RawMessage(queue="q", body="/w==", item=True)
+        letter_id = desk.keep(DeadLetter.of(None, reason="undecodable", envelope=None, task_id="x", raw=raw, now=NOON))
+        with refused("no_body"):
+            desk.letters.replay(letter_id, who="ann", force=True)
+
+    def test_call_without_a_key_leaves_no_ledger_entry(self, desk: Desk) -> None:
+        """Nobody would end it: the task may be a plain one."""
+        letter_id = desk.keep(DeadLetter.of(None, reason="unregistered", envelope=envelope(), now=NOON))
+        desk.letters.replay(letter_id, who="ann")
+        assert list(desk.store.ledger()) == []
 
     def test_died_again_letter_counts_its_loops(self, desk: Desk) -> None:
         """The second letter of a job says that a replay went before it, and can be replayed in its turn."""

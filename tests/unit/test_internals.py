@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from datetime import datetime
 from typing import Any
 
 import pytest
 from celery import Celery, Task
-from celery.backends.base import DisabledBackend
+from celery.backends.base import BaseBackend, DisabledBackend
 from celery.exceptions import Retry
 from celery.worker import request as celery_request
 from celery.worker import state
@@ -18,6 +19,7 @@ from kombu.transport import virtual
 from kombu.transport.redis import Channel, MultiChannelPoller, QoS
 
 from celery_reliable import ReliableTask, internals
+from celery_reliable.payloads import RawMessage
 
 
 @pytest.fixture
@@ -66,13 +68,79 @@ def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:
     assert overridden - {"create_request_cls"} == {"execute_using_pool", "on_success"}
 
 
+# --- messages that cannot run
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2026-01-01", True),
+        ("2026-01-01T00:00:00Z", True),
+        ("20260101T000000+0100", True),
+        (datetime(2026, 1, 1), True),  # noqa: DTZ001  # naive on purpose
+        ("", False),
+        ("soon", False),
+        (5, False),
+        ({}, False),
+        (None, False),
+        (b"2026", False),
+        ("9999-12-31T23:59:59+00:00", False),
+        ("0001-01-01", False),
+    ],
+)
+def test_moments_are_those_that_a_request_takes(value: Any, *, expected: bool) -> None:
+    """``maybe_iso8601``, and the years that survive a change of zone."""
+    assert internals.is_moment(value) is expected
+
+
+def test_message_goes_back_as_it_came() -> None:
+    """With kombu's ``prepare_message`` and ``basic_publish`` to the default exchange; all of it."""
+    with Connection("memory://") as connection:
+        channel: Any = connection.default_channel
+        channel.queue_declare("jobs")
+        raw = RawMessage(
+            queue="jobs",
+            body="/w==",
+            content_type="x/y",
+            content_encoding="binary",
+            headers={"id": "i", "when": {"__type__": "datetime", "__value__": "2026-01-01T00:00:00"}},
+            properties={"priority": 3, "correlation_id": "c", "reply_to": "r"},
+        )
+        internals.put_back(channel, raw, headers=raw.headers)
+        message = channel.message_to_python(channel.basic_get("jobs", no_ack=True))
+        assert internals.queue_of(message, None) == "jobs"
+        assert RawMessage(queue="jobs", **internals.raw_parts(message)) == raw
+        assert message.body == b"\xff"
+
+
+def test_request_of_a_message_tells_its_canvas() -> None:
+    """``Context`` takes headers and the third part of the body; ``as_execution_options`` gives what a call was sent with."""
+    context = internals.context_of({"id": "i", "task": "t", "group": "g", "mine": 1}, {"chord": {"task": "body"}})
+    options = context.as_execution_options()
+    assert (options["task_id"], options["group_id"], options["chord"]) == ("i", "g", {"task": "body"})
+    assert options["headers"] == {"mine": 1}
+
+
 @pytest.mark.parametrize(
     ("owner", "names"),
     [
         (celery_request.Request, ["_announce_revoked", "on_failure", "on_timeout", "revoked", "_eta_timer_entry"]),
         (Task, ["_get_exec_options", "signature_from_request", "on_bound"]),
-        (Consumer, ["apply_eta_task", "call_soon"]),
-        (state, ["active_requests", "task_reserved", "task_ready", "task_scheduled"]),
+        (Consumer, ["apply_eta_task", "call_soon", "call_soon_ack", "create_task_handler", "on_decode_error"]),
+        (Consumer, ["on_unknown_message", "on_unknown_task", "on_invalid_task"]),
+        (BaseBackend, ["mark_as_failure"]),
+        (Channel, ["_brpop_read", "conn_or_acquire", "Message", "sep"]),
+        (
+            state,
+            [
+                "active_requests",
+                "reserved_requests",
+                "scheduled_requests",
+                "task_reserved",
+                "task_ready",
+                "task_scheduled",
+            ],
+        ),
         (QoS, ["restore_by_tag", "ack", "reject", "restore_unacked_once", "_flush"]),
         (MultiChannelPoller, ["_pause_brpop", "_update_brpop_polling", "on_readable"]),
         (redis_transport, ["_socket_readable"]),
