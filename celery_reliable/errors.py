@@ -14,6 +14,7 @@
     ├── ReplayRefused              this dead letter cannot be replayed (again)
     ├── Transient                  raised by a task: try again later
     ├── Permanent                  raised by a task: trying again cannot help
+    │   └── BlobLost               what was kept aside below ``reliable_blob_url`` is missing or was altered
     └── Snooze                     raised by a task: try later, no attempt spent
     Draining (BaseException)       raised inside a task when its worker must stop now
     AlreadyCommitted (BaseException)  raised by an inbox whose effect an earlier run has committed
@@ -117,6 +118,10 @@ class Transient(ReliableError):
 
 class Permanent(ReliableError):
     """Raise it in a task: trying again cannot help. The task is dead-lettered at once with reason ``permanent``."""
+
+
+class BlobLost(Permanent):
+    """What was kept aside below ``reliable_blob_url`` is missing, or its SHA-256 is not the one that was written."""
 
 
 class Snooze(ReliableError):

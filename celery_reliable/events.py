@@ -37,6 +37,9 @@ EVENTS: dict[str, Event] = {
     "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
     "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
     "already_committed": Event(logging.INFO, "effect already committed, its result returned", (*_JOB, "fence")),
+    "overlap_waits": Event(logging.DEBUG, "another job has the right to run, message waits", (*_JOB, "wait")),
+    "overlap_lost": Event(logging.ERROR, "another job took the right to run meanwhile", (*_JOB, "overlap_key")),
+    "skipped": Event(logging.WARNING, "skipped: another job of its kind runs or waits", (*_JOB, "policy", "reason")),
     "over": Event(logging.WARNING, "message of an ended life dropped", (*_JOB, "state")),
     "quarantined": Event(logging.WARNING, "last delivery, moved to the quarantine queue", (*_JOB, "queue", "delivery")),
     "poisoned": Event(logging.ERROR, "claimed too often without a verdict", (*_JOB, "delivery")),
@@ -56,6 +59,7 @@ EVENTS: dict[str, Event] = {
         logging.WARNING, "result backend unavailable, message waits to tell it", (*_JOB, "what", "wait")
     ),
     "result_oversized": Event(logging.WARNING, "large result kept beside the done marker", (*_JOB, "size", "limit")),
+    "blob_failed": Event(logging.ERROR, "payload kept aside could not be written or read", (*_JOB, "what", "error")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
     # worker
     "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
@@ -107,6 +111,8 @@ EVENTS: dict[str, Event] = {
     ),
     "healthz_failed": Event(logging.ERROR, "HTTP probes are not answered: address not free", ("place", "error")),
     "purged": Event(logging.WARNING, "messages dropped by an operator, their submissions ended", ("queue", "count")),
+    # blobs
+    "blobs_swept": Event(logging.INFO, "payloads that nobody can refer to any more removed", ("count",)),
     # dead letters
     "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
     "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),

@@ -20,7 +20,7 @@ from billiard.common import terminate_handler_fired
 from celery import Task, states
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
-from celery.exceptions import NotRegistered
+from celery.exceptions import NotRegistered, TaskRevokedError
 from celery.utils.time import maybe_iso8601
 from celery.worker import state
 from kombu.transport.redis import _socket_readable
@@ -189,6 +189,18 @@ def store_retry(task: Task, exc: Exception | None) -> None:
     if keeps_result(task):
         told = "".join(traceback.format_exception(exc)) if exc is not None else None
         task.backend.mark_as_retry(task.request.id, exc, told, request=task.request)
+
+
+def mark_skipped(task: Task, reason: str) -> None:
+    """Store that the present request was revoked, and tell its chord, its chain and its errbacks.
+
+    ``Backend.mark_as_revoked`` (5.7) tells the chord alone; ``mark_as_failure`` takes the state to store for all of them.
+    """
+    request = task.request
+    stored = not get_actual_ignore_result(task, request)
+    task.backend.mark_as_failure(
+        request.id, TaskRevokedError(reason), request=request, store_result=stored, state=states.REVOKED
+    )
 
 
 def is_called_in_place(backend: Any, errback: Any) -> bool:

@@ -86,63 +86,72 @@ def _hash(text: str, *, size: int) -> bytes:
 # --- declared keys
 
 
-def check_rule(rule: object, *, task: str, signature: inspect.Signature) -> None:
-    """Refuse a rule that could never give a key, when the task is registered. Raises `ConfigurationError`."""
+def check_rule(
+    rule: object, *, task: str, signature: inspect.Signature, option: str = "idempotency_key", plain: bool = False
+) -> None:
+    """Refuse a rule that could never give a key, when the task is registered. Raises `ConfigurationError`.
+
+    ``plain``: a template without any argument is fine.
+    """
     if rule is None or rule == "arguments" or callable(rule):
         return
     if not isinstance(rule, str):
-        msg = (
-            f"task {task}: idempotency_key: expected a template, 'arguments' or a callable, found {type(rule).__name__}"
-        )
+        msg = f"task {task}: {option}: expected a template, 'arguments' or a callable, found {type(rule).__name__}"
         raise ConfigurationError(msg)
-    names = _names_in(rule, task=task)
+    names = _names_in(rule, task=task, option=option)
     parameters = signature.parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return
     unknown = sorted(names - {parameter.name for parameter in parameters})
-    if unknown or not names:
+    if unknown or not (names or plain):
         found = f"no argument named {', '.join(unknown)}" if unknown else "a template without any argument"
         known = ", ".join(signature.parameters) or "none"
         msg = (
-            f"task {task}: idempotency_key={rule!r}: expected names of its arguments ({known}), found {found}; "
+            f"task {task}: {option}={rule!r}: expected names of its arguments ({known}), found {found}; "
             "write the argument's name in braces"
         )
         raise ConfigurationError(msg)
 
 
-def _names_in(template: str, *, task: str) -> set[str]:
+def _names_in(template: str, *, task: str, option: str) -> set[str]:
     try:
         fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     except ValueError as exc:
-        msg = f"task {task}: idempotency_key={template!r} is not a template: {exc}; double a brace that is meant literally"
+        msg = f"task {task}: {option}={template!r} is not a template: {exc}; double a brace that is meant literally"
         raise ConfigurationError(msg) from exc
     return {name.split(".")[0].split("[")[0] for name in fields}
 
 
 def declared_key(
-    rule: KeyRule, *, task: str, arguments: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    rule: KeyRule,
+    *,
+    task: str,
+    arguments: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    option: str = "idempotency_key",
 ) -> str:
     """Return the key that the rule gives for this call. Raises `ConfigurationError` when it gives none."""
     if callable(rule):
-        return checked_key(rule(*args, **kwargs), task=task)
+        return checked_key(rule(*args, **kwargs), task=task, option=option)
     if rule == "arguments":
         digest = base64.urlsafe_b64encode(_hash(canonical(arguments), size=16)).decode()[:22]
         return f"{task}:{digest}"
     extra = {name: value for value in arguments.values() if isinstance(value, dict) for name, value in value.items()}
     try:
-        return checked_key(cast("str", rule).format(**{**extra, **arguments}), task=task)
+        return checked_key(cast("str", rule).format(**{**extra, **arguments}), task=task, option=option)
     except (KeyError, AttributeError, IndexError, ValueError) as exc:
-        msg = f"task {task}: idempotency_key={rule!r} cannot be filled in: {exc!r}; found arguments {sorted(arguments)}"
+        msg = f"task {task}: {option}={rule!r} cannot be filled in: {exc!r}; found arguments {sorted(arguments)}"
         raise ConfigurationError(msg) from exc
 
 
-def checked_key(key: object, *, task: str) -> str:
+def checked_key(key: object, *, task: str, option: str = "idempotency_key") -> str:
     """Return the key, or raise `ConfigurationError` for an empty, foreign or overlong one."""
     if isinstance(key, str) and 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
         return key
     found = f"{len(key.encode(errors='surrogatepass'))} bytes" if isinstance(key, str) else repr(type(key).__name__)
     msg = (
-        f"task {task}: idempotency_key: expected a text of 1 to {MAX_KEY_BYTES} bytes, found {found}; "
+        f"task {task}: {option}: expected a text of 1 to {MAX_KEY_BYTES} bytes, found {found}; "
         "name the few arguments that identify the job, or hash long ones"
     )
     raise ConfigurationError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_reliable import internals
+from celery_reliable.blobs import BlobRef, Blobs
+from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
+from celery_reliable.overlap import Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.stores import open_store
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 _ATTRIBUTE = "_celery_reliable_runtime"
 _CONFIRM_TIMEOUT = 5.0  # seconds, for each of the tries of task_publish_retry_policy
 _making = threading.Lock()
+_ALIVE = ("waiting", "running")
 
 
 @dataclass(eq=False)
@@ -62,6 +67,31 @@ class Runtime:
     def publish_options(self) -> dict[str, Any]:
         """Return the options that every publish of ours has: on AMQP, how long it waits for the broker's confirm."""
         return {"confirm_timeout": _CONFIRM_TIMEOUT} if broker_driver(self.app) == "amqp" else {}
+
+    @cached_property
+    def blobs(self) -> Blobs | None:
+        """Where large values are kept, if there is a folder for them."""
+        url = self.settings.blob_url
+        return None if url is None else Blobs(url, now=self.store.now)
+
+    @cached_property
+    def rights(self) -> Rights:
+        """Who may run among jobs that must not overlap."""
+        store, role = self.store, f"overlap:{secrets.token_hex(6)}"
+        return Rights(
+            store.notes,
+            now=store.now,
+            has_ended=lambda job: store.inspect(job).get("state") not in _ALIVE,
+            may_seize=lambda: store.lead(role, token="me", ttl=1.0, pulse_ttl=self.settings.lease_ttl) == "yes",  # noqa: S106
+        )
+
+    def blob(self, raw: bytes) -> bytes:
+        """Return what was kept aside. Raises `BlobLost`, `Transient`, and `ConfigurationError` without a folder."""
+        ref = BlobRef.from_bytes(raw)
+        if self.blobs is None:
+            msg = f"blob {ref.path}: expected the reliable_blob_url with which it was written, found none; set it"
+            raise ConfigurationError(msg)
+        return self.blobs.get(ref)
 
     @cached_property
     def host(self) -> str:

@@ -7,14 +7,22 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Task
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
-from celery_reliable import internals, keys
-from celery_reliable.errors import DuplicateTask, PayloadMismatch, QueueFull, StoreError, StoreFull, StoreUnavailable
+from celery_reliable import blobs, internals, keys, overlap
+from celery_reliable.errors import (
+    DuplicateTask,
+    PayloadMismatch,
+    QueueFull,
+    ReliableError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import VERSION_HEADER, Envelope
 from celery_reliable.runtime import Runtime, runtime_of
@@ -61,6 +69,9 @@ def submit(call: Call) -> AsyncResult[Any]:
     """
     runtime = runtime_of(call.task.app)
     identity = identify(call, runtime=runtime)
+    reason = _foreseen_skip(call, identity, runtime=runtime)
+    if reason:
+        return _skip(call, identity, reason, runtime=runtime)
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
     try:
@@ -113,10 +124,48 @@ def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) 
     return call.task.AsyncResult(found.task_id)
 
 
+# --- skip
+
+
+def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
+    """Say why a call would be skipped if a worker had it now; "" if it may run, or if only the worker can tell.
+
+    A declared key may join its own job, something chained must be told by the worker, and what is due later meets others.
+    """
+    policy = call.task.reliable_settings.overlap
+    later = call.options.get("eta") or call.options.get("countdown")
+    if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later:
+        return ""
+    try:
+        name = call.task.overlap_name(call.args, call.kwargs)
+        me = overlap.Claimant(name, identity.job, identity.task_id, call.task.reliable_settings.lease_ttl)
+        return runtime.rights.foresee(me, policy=cast("overlap.Policy", policy))
+    except (StoreError, TypeError):
+        return ""
+
+
+def _skip(call: Call, identity: Identity, reason: str, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Record a call that is skipped before it is sent, as a worker would."""
+    task = call.task
+    policy = task.reliable_settings.overlap
+    runtime.events.emit("skipped", **_facts(call, identity), policy=policy, reason=reason)
+    ignored = call.options.get("ignore_result", task.ignore_result)
+    task.backend.mark_as_revoked(identity.task_id, f"skipped: {reason}", store_result=not ignored)
+    return task.AsyncResult(identity.task_id)
+
+
 def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> None:
     """Give the backend a done job's result back, if it has forgotten it: the caller may wait for it."""
-    if not task.ignore_result and outcome[:1] != b"!" and task.AsyncResult(task_id).state == "PENDING":
-        task.backend.store_result(task_id, kombu_json.loads(outcome) if outcome else None, "SUCCESS")
+    aside = outcome.startswith(blobs.MARK)
+    if task.ignore_result or (outcome[:1] == b"!" and not aside) or task.AsyncResult(task_id).state != "PENDING":
+        return
+    runtime = runtime_of(task.app)
+    try:
+        outcome = runtime.blob(outcome) if aside else outcome
+    except ReliableError as exc:  # the job is done all the same; who asks for its result waits in vain
+        runtime.events.emit("blob_failed", task=task.name, task_id=task_id, key="", what="result", error=str(exc))
+        return
+    task.backend.store_result(task_id, kombu_json.loads(outcome) if outcome else None, "SUCCESS")
 
 
 # --- identity

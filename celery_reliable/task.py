@@ -64,6 +64,15 @@ class ReliableTask(Task):
     inbox_of_body: str | bool = False
     """What the option ``inbox`` said: ``True`` or the alias of a Django database puts the body into an inbox."""
 
+    overlap_key: Any = None
+    """Which jobs must not overlap: those with the same key. A template over arguments (``"import:{shop}"``), ``"arguments"``,
+    a callable that takes the call's arguments, or None: all jobs of the task. Tasks with the same key exclude each other."""
+
+    checkpoint_version: int = 1
+    """The version of the states that this code saves; raise it when their shape changes, and give ``load`` an ``upgrade``
+    for the older ones."""
+
+    overlap: str | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None
@@ -83,10 +92,14 @@ class ReliableTask(Task):
         wiring.install(app)
         _refuse_misspelled(cls)
         _take_option_inbox(cls)
-        _check_version(cls)
+        _check_versions(cls)
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
+        keys.check_rule(
+            cls.overlap_key, task=str(cls.name), signature=_signature_of(cls), option="overlap_key", plain=True
+        )
+        _check_versions(cls)
 
     # Celery shows a task to other threads before it is bound (5.7): what submitting needs is read from the class.
 
@@ -140,6 +153,16 @@ class ReliableTask(Task):
         if rule is None:
             return None
         return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs)
+
+    def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the key under which a call must not overlap others. Raises `ConfigurationError` and TypeError."""
+        rule = type(self).overlap_key
+        if rule is None:
+            return str(self.name)
+        arguments = keys.bind(self.signature_of_run, args, kwargs)
+        return keys.declared_key(
+            rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs, option="overlap_key"
+        )
 
     def identity_without_header(
         self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -240,20 +263,28 @@ class ReliableTask(Task):
 
     @property
     def draining(self) -> bool:
-        """Whether this worker was told to stop. Costs a look at shared memory."""
-        from celery_reliable.worker.flags import draining  # noqa: PLC0415  # only workers have one
+        """Whether this run has to stop: its worker was told to, or a newer job is to run in its place (``overlap``).
 
-        return draining()
+        Costs a look at shared memory.
+        """
+        from celery_reliable.worker.flags import draining  # noqa: PLC0415  # only workers have one
+        from celery_reliable.worker.stops import asked  # noqa: PLC0415
+
+        execution = Execution.current(self)
+        return draining() or (execution is not None and asked(execution.delivery.token) > 0)
 
     def stop_if_draining(self) -> None:
-        """Raise `Draining` when this worker was told to stop: the message goes back, no attempt is spent."""
+        """Raise `Draining` when this run has to stop: the message goes back, no attempt is spent.
+
+        A run that a newer job replaces ends as skipped instead.
+        """
         if self.draining:
             raise Draining
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Saved progress of the job that runs now: ``load()`` and ``save(state)``."""
-        return Checkpoint(lambda: Execution.current(self))
+        """Saved progress of the job that runs now: ``load()``, ``save(state)`` and ``iterate(items)``."""
+        return Checkpoint(lambda: Execution.current(self), draining=lambda: self.draining)
 
     def once(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a step until its result is stored, then never again for this key: later runs get the stored result.
@@ -353,11 +384,12 @@ def _refuse_misspelled(cls: type[ReliableTask]) -> None:
             raise ConfigurationError(msg)
 
 
-def _check_version(cls: type[ReliableTask]) -> None:
-    version: Any = cls.payload_version  # whatever the decorator was given
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        msg = f"task {cls.name}: payload_version: expected a whole number from 1, found {version!r}; count up from 1"
-        raise ConfigurationError(msg)
+def _check_versions(cls: type[ReliableTask]) -> None:
+    for name in ("payload_version", "checkpoint_version"):
+        version: Any = getattr(cls, name)  # whatever the decorator was given
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            msg = f"task {cls.name}: {name}: expected a whole number from 1, found {version!r}; count up from 1"
+            raise ConfigurationError(msg)
 
 
 def _seconds_until(when: Any) -> float:

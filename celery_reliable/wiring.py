@@ -28,6 +28,8 @@ WORKER_STEPS = (
     "celery_reliable.worker.preflight:Preflight",
     "celery_reliable.worker.lease_keeper:LeaseKeeper",
     "celery_reliable.worker.drain.step:Drain",
+    "celery_reliable.worker.blob_sweep:BlobSweep",
+    "celery_reliable.worker.overlap_keeper:OverlapKeeper",
 )
 CONSUMER_STEPS = (
     "celery_reliable.worker.holding:Holding",

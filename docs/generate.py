@@ -46,7 +46,7 @@ INSIDE: Final = (
     *("idempotency_key", "attempt", "fence", "slot", "draining", "stop_if_draining", "checkpoint"),
     *("once", "once_key", "snooze", "retry"),
 )
-CHECKPOINT: Final = ("load", "save")
+CHECKPOINT: Final = ("load", "save", "iterate")
 OVERRIDE: Final = ("classify",)
 DARK: Final[Mapping[str, str]] = {
     "#1e293b": "#e6edf3",

@@ -15,7 +15,7 @@ from celery import __version__ as celery_version
 import celery_reliable
 from celery_reliable.dead_letters import DeadLetter, Reason, Worker, letter_id_of
 from celery_reliable.errors import PayloadMismatch, Permanent
-from celery_reliable.execution import continuation, telling
+from celery_reliable.execution import continuation, overlapping, telling
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.stores.base import Poisoned, Run
@@ -28,7 +28,7 @@ def bury(delivery: Delivery, exc: BaseException, reason: Reason) -> NoReturn:
     """Bury a job that failed for good."""
     run = delivery.run
     _bury(delivery, _letter(delivery, exc, reason, attempts=run.attempt, deliveries=run.delivery))
-    raise _reported(delivery, exc)
+    raise reported(delivery, exc)
 
 
 def bury_poison(delivery: Delivery, claim: Poisoned) -> NoReturn:
@@ -47,7 +47,7 @@ def bury_poison(delivery: Delivery, claim: Poisoned) -> NoReturn:
         evidence=claim.evidence,
     )
     _bury(delivery, letter)
-    raise _reported(delivery, exc)
+    raise reported(delivery, exc)
 
 
 def refuse_mismatch(delivery: Delivery, existing_id: str) -> NoReturn:
@@ -72,12 +72,12 @@ def report_again(delivery: Delivery, raw: bytes) -> NoReturn:
     delivery.end_entry()
     letter = DeadLetter.from_bytes(raw) if raw else None
     if letter is None:
-        raise _reported(delivery, Permanent(f"{delivery.task.name}: dead; its letter was dropped"))
+        raise reported(delivery, Permanent(f"{delivery.task.name}: dead; its letter was dropped"))
     delivery.emit("reported_again", **letter.facts())
     module, _, name = letter.error_type.rpartition(".")
     told = {"exc_type": name, "exc_module": module or "builtins", "exc_message": letter.error_message}
     exc = delivery.task.backend.exception_to_python(told)
-    raise _reported(delivery, exc if isinstance(exc, BaseException) else Permanent(letter.error_message))
+    raise reported(delivery, exc if isinstance(exc, BaseException) else Permanent(letter.error_message))
 
 
 def _bury(delivery: Delivery, letter: DeadLetter) -> None:
@@ -96,6 +96,7 @@ def _bury(delivery: Delivery, letter: DeadLetter) -> None:
         ),
     )
     trimmed = delivery.check(answer, verb="bury").trimmed
+    overlapping.leave(delivery)
     if trimmed:
         delivery.runtime.events.emit("letters_trimmed", count=trimmed)
     delivery.emit("buried", **letter.facts())
@@ -120,7 +121,7 @@ def _refuse(delivery: Delivery, exc: Exception, reason: Reason) -> NoReturn:
         delivery.runtime.events.emit("letters_trimmed", count=trimmed)
     delivery.end_entry()
     delivery.emit("buried", **letter.facts())
-    raise _reported(delivery, exc)
+    raise reported(delivery, exc)
 
 
 def _letter(delivery: Delivery, exc: BaseException, reason: Reason, **facts: Any) -> DeadLetter:
@@ -151,7 +152,7 @@ def _options(delivery: Delivery) -> dict[str, Any]:
     return {**request.as_execution_options(), "headers": headers, **addressed}
 
 
-def _reported(delivery: Delivery, exc: BaseException) -> Exception:
+def reported(delivery: Delivery, exc: BaseException) -> Exception:
     """Tell backend, errbacks and chord, and return what the tracer may be given to report.
 
     Whatever is not an Exception would end the worker, or leave the request open for ever on threads.

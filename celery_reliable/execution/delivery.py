@@ -35,6 +35,8 @@ class Delivery:
     def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the bound task, whose request is the delivery, and the arguments of the message."""
         self.task, self.args, self.kwargs = task, args, kwargs
+        self.given = args, kwargs
+        """The arguments in the message, whatever replaces them later."""
         self.request = task.request
         self.runtime: Runtime = runtime_of(task.app)
         self.settings = task.reliable_settings

@@ -10,8 +10,17 @@ from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
 from celery_reliable import internals, keys
-from celery_reliable.errors import AlreadyCommitted, LeaseLost, Permanent, ProcessKilled, StoreError
-from celery_reliable.execution import burial, continuation, quarantine, telling, verdicts
+from celery_reliable.checkpoints import Progress, Room, kept_aside
+from celery_reliable.errors import (
+    AlreadyCommitted,
+    ConfigurationError,
+    LeaseLost,
+    Permanent,
+    ProcessKilled,
+    StoreError,
+    Transient,
+)
+from celery_reliable.execution import burial, continuation, outcomes, overlapping, quarantine, telling, verdicts
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
@@ -35,6 +44,8 @@ class Execution:
         self.delivery = Delivery(task, args, kwargs)
         self._parent: keys.Parent | None = None
         self._saved: dict[str, bytes] = {}
+        self.progress = Progress(self)
+        """The state and the loops of this run."""
         self.replaced = False
         """Whether the body has handed its task id to another job (``self.replace``)."""
 
@@ -49,6 +60,7 @@ class Execution:
         delivery = self.delivery
         match self._claim():
             case Run() as run:
+                self._enter(run)
                 return self._run(run)
             case Done(outcome=outcome):
                 return self._report(outcome)
@@ -62,10 +74,16 @@ class Execution:
                 burial.bury_poison(delivery, poisoned)
             case Mismatch(existing_id=existing_id):
                 burial.refuse_mismatch(delivery, existing_id)
-            case Over(state="late"):
-                burial.refuse_late(delivery)
             case Over(state=state):
-                verdicts.drop(delivery, state)
+                self._over(state)
+
+    def _over(self, state: str) -> NoReturn:
+        """Say what became of a job whose life has ended."""
+        if state == "late":
+            burial.refuse_late(self.delivery)
+        if state == "skipped":  # the first report may not have happened
+            overlapping.report(self.delivery, "told before")
+        verdicts.drop(self.delivery, state)
 
     def _claim(self) -> Any:  # Any: match in `perform` names every answer
         delivery, settings = self.delivery, self.delivery.settings
@@ -87,6 +105,15 @@ class Execution:
             delivery.wait_for_store("claim", exc)
 
     # --- run
+
+    def _enter(self, run: Run) -> None:
+        """Ask whether the job may run beside others of its kind, where its task says that it may not always."""
+        if self.delivery.settings.overlap == "allow":
+            return
+        try:
+            overlapping.enter(self.delivery, run)
+        except ConfigurationError as exc:
+            self._judge(exc)
 
     def _run(self, run: Run) -> Any:
         if quarantine.is_wanted(self.delivery, run):
@@ -138,6 +165,10 @@ class Execution:
         delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
 
     def _judge(self, exc: BaseException) -> NoReturn:
+        try:
+            self.progress.flush()
+        except (LeaseLost, ConfigurationError, Transient) as failure:
+            exc = failure
         if isinstance(exc, Ignore):  # done, without a result of its own; the entry of a replaced job is its successor's
             self._complete(_REPLACED if self.replaced else _IGNORED, entry_ends=not self.replaced)
             raise exc
@@ -175,6 +206,18 @@ class Execution:
     def saved(self) -> Mapping[str, bytes]:
         """Checkpoint and steps, those of this run included."""
         return self._saved
+
+    @property
+    def version(self) -> int:
+        """The version of the states that this code writes."""
+        return int(self.delivery.task.checkpoint_version)
+
+    @property
+    def room(self) -> Room:
+        """Where checkpoints and steps go."""
+        settings = self.delivery.settings
+        kept = settings.dead_letter_ttl + 2 * LIVE_RECORD_TTL
+        return Room(settings.claim_check_threshold, self.delivery.runtime.blobs, ttl=kept)
 
     def save(self, name: str, body: bytes) -> None:
         """Keep a checkpoint or step; counts as a checkpoint for the ids of children. Raises `LeaseLost` when stale."""
@@ -227,8 +270,8 @@ class Execution:
     def _complete(self, outcome: bytes | None, *, entry_ends: bool) -> None:
         delivery, settings, job = self.delivery, self.delivery.settings, self.delivery.job
         runtime = delivery.runtime
-        if outcome is not None and len(outcome) > settings.claim_check_threshold:
-            delivery.emit("result_oversized", size=len(outcome), limit=settings.claim_check_threshold)
+        lives = marker_ttl(job.kind, settings, ledger=runtime.ledger and job.stamp > 0)
+        outcome = outcomes.packed(delivery, outcome, ttl=lives)
         answer = delivery.insist(
             "complete",
             lambda: runtime.store.complete(
@@ -237,11 +280,16 @@ class Execution:
                 fence=delivery.run.fence,
                 token=delivery.token,
                 outcome=outcome,
-                marker_ttl=marker_ttl(job.kind, settings, ledger=runtime.ledger and job.stamp > 0),
+                marker_ttl=lives,
                 entry_ends=entry_ends,
             ),
         )
         delivery.check(answer, verb="complete")
+        if settings.overlap != "allow":
+            overlapping.leave(delivery)
+        if self._saved and runtime.blobs is not None:
+            for blob in kept_aside(self._saved.values()):
+                runtime.blobs.remove(blob)
 
     def _report(self, outcome: bytes) -> Any:
         """Answer for a job that is done: the stored outcome goes through the tracer, so callbacks and chords go on."""
@@ -251,6 +299,7 @@ class Execution:
             delivery.end_entry()
         if outcome in (_IGNORED, _REPLACED):
             raise Ignore
+        outcome = outcomes.unpacked(delivery, outcome)
         result = kombu_json.loads(outcome.decode()) if outcome else None
         continuation.send(delivery, result)
         telling.success(delivery, result)

@@ -8,7 +8,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_reliable import keys
 from celery_reliable.errors import Draining, LeaseLost
-from celery_reliable.execution import burial, telling
+from celery_reliable.execution import burial, overlapping, telling
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
@@ -29,6 +29,8 @@ class RetryAsked(Retry):
 
 def act_on(delivery: Delivery, exc: BaseException) -> NoReturn:
     """Decide what a raised exception means, and do it."""
+    if isinstance(exc, Draining) and overlapping.is_replaced(delivery):
+        overlapping.skip(delivery, overlapping.REPLACED)
     if isinstance(exc, Draining):
         _interrupt(delivery)
     if isinstance(exc, LeaseLost):
@@ -97,6 +99,8 @@ def _run_again(
     delivery: Delivery, outcome: ReleaseOutcome, delay: float, exc: BaseException, *, rule: str, signature: Any
 ) -> NoReturn:
     """Release, publish, ack, in this order."""
+    if overlapping.is_replaced(delivery):
+        overlapping.skip(delivery, overlapping.REPLACED)
     _release(delivery, outcome, delay)
     if outcome == "retry":
         error = type(exc).__qualname__
@@ -122,7 +126,9 @@ def _release(delivery: Delivery, outcome: ReleaseOutcome, delay: float) -> None:
         ),
     )
     if delivery.check(answer, verb="release").revoked:
+        overlapping.leave(delivery)
         drop(delivery, "revoked")
+    overlapping.rest(delivery, seconds=delay, has_run=outcome == "interrupted")
 
 
 def _publish_again(delivery: Delivery, outcome: ReleaseOutcome, delay: float, *, signature: Any) -> None:

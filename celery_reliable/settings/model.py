@@ -170,7 +170,6 @@ class Settings:
         "queue",
         "replace",
         per_task=True,
-        built=False,
     )
     breaker: Any = rules.reserved("Dependency whose failures snooze the task instead of failing it.", per_task=True)  # noqa: RUF009  # makes a field
     concurrency_limit: Any = rules.reserved("Runs at the same time, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
@@ -178,17 +177,18 @@ class Settings:
     queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
     claim_check_threshold: int = rules.count(
         131_072,
-        "Size of a result from which the event result_oversized tells of it.",
+        "Largest checkpoint, step or result kept in the store. What is larger goes to reliable_blob_url; without one a "
+        "checkpoint or step is refused, and a result is kept with the event result_oversized.",
         at_least=1,
         unit="bytes",
         per_task=True,
     )
     blob_url: str | None = rules.text(
         None,
-        "Where large payloads are kept, as an fsspec URL.",
-        expected="an fsspec URL, or None",
-        pattern=r"[a-z][a-z0-9+.-]*://.*",
-        built=False,
+        "Folder for what is larger than reliable_claim_check_threshold: an fsspec URL or an absolute path that all workers "
+        "and producers reach. Needs the extra claim-check.",
+        expected="an fsspec URL, an absolute path, or None",
+        pattern=r"([a-z][a-z0-9+.:-]*://|/).+",
         secret=True,
     )
     drain_timeout: float = rules.seconds(

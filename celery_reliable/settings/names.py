@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from celery_reliable.settings.model import Configuration
 
 PREFIX = "reliable_"
-TASK_ONLY = ("idempotency_key", "fingerprint_args", "overlap_key", "concurrency_key", "payload_version")
+TASK_ONLY = (
+    "idempotency_key",
+    "fingerprint_args",
+    "checkpoint_version",
+    "overlap_key",
+    "concurrency_key",
+    "payload_version",
+)
 
 
 def unknown_settings(conf: Configuration, *, known: Collection[str], namespace: str) -> list[str]:

@@ -52,7 +52,9 @@ class Preflight(bootsteps.Step):
 
 def check_settings(app: Celery) -> None:
     """Raise ConfigurationError for wrong settings, and for wrong options of a registered task."""
-    runtime_of(app)
+    blobs = runtime_of(app).blobs
+    if blobs is not None:
+        blobs.check()
     for task in app.tasks.values():
         if hasattr(type(task), "reliable_settings"):
             _ = task.reliable_settings

@@ -198,7 +198,7 @@ class Refusals:
         if trimmed:
             self._runtime.events.emit("letters_trimmed", count=trimmed)
         facts = {"task": letter.task, "task_id": letter.task_id, "key": letter.key}
-        self._runtime.events.emit("buried", **facts, reason=letter.reason, error=case.refusal.why, letter_id=letter.id)
+        self._runtime.events.emit("buried", **facts, **{**letter.facts(), "error": case.refusal.why})
 
     # --- whoever waits
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task
-from celery.backends.base import BaseBackend, DisabledBackend
+from celery.backends.base import Backend, BaseBackend, DisabledBackend
 from celery.exceptions import Retry
 from celery.worker import request as celery_request
 from celery.worker import state
@@ -55,6 +55,15 @@ def test_result_is_kept_unless_ignored_or_without_a_backend(task: Any) -> None:
     """``get_actual_ignore_result`` and ``DisabledBackend``."""
     assert isinstance(task.backend, DisabledBackend)
     assert internals.keeps_result(task) is False
+
+
+def test_failure_can_be_marked_with_another_state(task: Any) -> None:
+    """``mark_as_failure`` takes the state, and hands it to chord and chain."""
+    parameters = inspect.signature(Backend.mark_as_failure).parameters
+    assert {"request", "store_result", "call_errbacks", "state"} <= set(parameters)
+    source = inspect.getsource(Backend.mark_as_failure)
+    assert "self.on_chord_part_return(request, state, exc)" in source
+    assert "store_result=store_result, state=state" in source
 
 
 def test_create_request_cls_overrides_what_we_keep_out_of_our_request() -> None:

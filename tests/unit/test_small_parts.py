@@ -1,4 +1,4 @@
-"""Events, errors, envelopes, checkpoints, flags, lifetimes: small parts, each with its promise."""
+"""Events, errors, envelopes, flags, lifetimes: small parts, each with its promise."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_reliable import errors
-from celery_reliable.checkpoints import Checkpoint
-from celery_reliable.errors import ConfigurationError, LeaseLost, QueueFull, ReliableError
+from celery_reliable.errors import QueueFull, ReliableError
 from celery_reliable.events import EVENTS, Events
 from celery_reliable.lifetimes import late_after, marker_ttl
 from celery_reliable.payloads import Envelope
@@ -108,59 +107,6 @@ class TestEnvelopes:
         """With one error."""
         with pytest.raises(ValueError, match="not an envelope"):
             Envelope.from_bytes(raw)
-
-
-class Holder:
-    """A run whose store is a dict; ``stale`` makes it refuse."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.key = "job:1"
-        self.saved: dict[str, bytes] = {}
-        self.stale = False
-
-    def save(self, name: str, body: bytes) -> None:
-        """Keep, or refuse."""
-        if self.stale:
-            msg = "taken over"
-            raise LeaseLost(msg)
-        self.saved[name] = body
-
-
-class TestCheckpoints:
-    """Progress of a long task."""
-
-    def test_load_gives_what_was_saved(self) -> None:
-        """And the default before."""
-        checkpoint = Checkpoint(lambda: holder)
-        holder = Holder()
-        assert checkpoint.load({"done": 0}) == {"done": 0}
-        checkpoint.save({"done": 3})
-        assert checkpoint.load() == {"done": 3}
-
-    def test_step_runs_once_and_keeps_its_result(self) -> None:
-        """Also None."""
-        holder, runs = Holder(), []
-        checkpoint = Checkpoint(lambda: holder)
-        for _ in range(2):
-            assert checkpoint.once("charge", lambda: runs.append(1)) is None
-        assert len(runs) == 1
-
-    def test_stale_holder_is_refused(self) -> None:
-        """It cannot overwrite the newer one's progress."""
-        holder = Holder()
-        holder.stale = True
-        with pytest.raises(LeaseLost):
-            Checkpoint(lambda: holder).save(1)
-
-    def test_state_that_json_cannot_carry_is_refused(self) -> None:
-        """With a remedy."""
-        with pytest.raises(ConfigurationError, match="plain data"):
-            Checkpoint(Holder).save(object())
-
-    def test_step_key_names_job_and_step(self) -> None:
-        """For outside APIs."""
-        assert Checkpoint(Holder).once_key("charge") == "job:1:charge"
 
 
 class TestFlags:

@@ -77,6 +77,13 @@ class TestRegistration:
         with pytest.raises(ConfigurationError, match="did you mean lease_ttl"):
             app.finalize()
 
+    @pytest.mark.parametrize("version", [0, "2", None, True])
+    def test_wrong_checkpoint_version_is_refused(self, app: Celery, version: Any) -> None:
+        """At registration."""
+        job_task(app, checkpoint_version=version)
+        with pytest.raises(ConfigurationError, match="checkpoint_version: expected a whole number"):
+            app.finalize()
+
     def test_wrong_value_of_an_option_names_the_task(self, app: Celery) -> None:
         """As a wrong setting would."""
         task = job_task(app, lease_ttl=-1)
