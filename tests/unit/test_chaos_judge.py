@@ -254,7 +254,7 @@ def test_a_retry_is_no_duplicate() -> None:
 
 def test_an_error_that_was_counted_as_an_attempt_is_no_duplicate() -> None:
     """One that was not is."""
-    facts = {"writes": (TWICE[1],), "fates": {"a": Fate("done", 2)}}
+    facts: dict[str, Any] = {"writes": (TWICE[1],), "fates": {"a": Fate("done", 2)}}
     second = end(4.0, fence=2, pid=SECOND_CHILD)
     retried = with_rows(
         start(1.0), end(2.0, "raised"), start(3.0, fence=2, attempt=2, pid=SECOND_CHILD), second, **facts
