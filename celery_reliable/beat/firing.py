@@ -45,7 +45,6 @@ class Refused:
     claim: Claim
     entry: Any
     retry_at: float
-    tries: int
 
 
 class Broker:

@@ -157,7 +157,11 @@ class LeaderMixin(Slotting):
 
     def _when(self, entry: Any, next_time_to_run: float, **_: Any) -> float:
         """Place an entry in the heap by the monotonic clock: the wall clock may step."""
-        return self.monotonic() + (self.adjust(next_time_to_run) or 0.0)
+        return self.monotonic() + (next_time_to_run or 0.0)
+
+    def adjust(self, n: Any, drift: float = 0.0) -> Any:
+        """Wake when a slot is due, not 10 ms before it: a slot of the future cannot be claimed."""
+        return n
 
     def populate_heap(self, *_: Any, **__: Any) -> None:
         """Order all entries by their next slot, and note which have gone."""
@@ -217,26 +221,30 @@ class LeaderMixin(Slotting):
         self._leadership.expect(self._patience())
         if not self._leadership.holds():
             return None  # the slot stays claimed: the next leader publishes it, under the same id
+        if self._broker.wait():
+            self._refused[entry.name] = Refused(claim, entry, self.monotonic() + self._broker.wait())
+            return None
         refused = self._refused.pop(entry.name, None)
-        retried = refused is not None and refused.claim.slot == claim.slot
-        if not claim.facts.reliable and not retried and not self._confirmed_first(claim):
+        if not claim.facts.reliable and not self._confirmed_first(claim, refused):
             return None
         registered = claim.facts.task in self.app.tasks
         marked = stamped(entry, claim, registered=registered, now=self._runtime.store.now())
         try:
             result = super().apply_async(marked, advance=False)
         except Exception as exc:  # noqa: BLE001  # whatever stops a publish; it is tried again, and dropped at the deadline
-            self._refuse(entry, claim, exc, tries=refused.tries + 1 if refused else 1)
+            self._refuse(entry, claim, exc)
             return None
         self._broker.took()
         self._confirm(claim)
         return result
 
-    def _confirmed_first(self, claim: Claim) -> bool:
+    def _confirmed_first(self, claim: Claim, refused: Refused | None) -> bool:
         """Confirm the slot of a plain task before its publish: it has nobody to notice a second message."""
         record = self._desk.record(claim.entry)
-        if record is None or record.state != "claimed" or record.slot != claim.slot:
+        if record is None or record.slot != claim.slot:
             return False
+        if record.state != "claimed":
+            return refused is not None and refused.claim.slot == claim.slot  # confirmed, and then refused
         return claim.entry in self._desk.put({claim.entry: (record, record.fired(at=self._runtime.store.now()))})
 
     def _confirm(self, claim: Claim) -> None:
@@ -246,9 +254,8 @@ class LeaderMixin(Slotting):
         facts = {"entry": claim.entry, "slot": keys.slot_text(claim.slot), "task": claim.facts.task}
         self._events.emit("slot_fired", **facts, task_id=claim.task_id, again=claim.again)
 
-    def _refuse(self, entry: Any, claim: Claim, exc: Exception, *, tries: int) -> None:
-        retry_at = self._broker.refused()
-        self._refused[claim.entry] = Refused(claim, entry, retry_at, tries)
+    def _refuse(self, entry: Any, claim: Claim, exc: Exception) -> None:
+        self._refused[claim.entry] = Refused(claim, entry, self._broker.refused())
         record = self._desk.record(claim.entry)
         if record is not None:
             self._desk.amend(claim.entry, replace(record, why=f"publish refused: {exc}"))
@@ -263,7 +270,8 @@ class LeaderMixin(Slotting):
         for name, refused in list(self._refused.items()):
             if refused.retry_at > self.monotonic() or self._broker.wait():
                 continue
-            if refused.claim.facts.reliable:
+            record = self._desk.record(name)
+            if record is not None and record.state == "claimed":
                 look = self._looked(refused.entry, now=now)
                 if look.claim is not None and look.claim.again:
                     self._fire(refused.entry, look.claim)

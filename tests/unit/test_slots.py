@@ -174,7 +174,7 @@ def test_the_latest_slot_is_found_without_counting_through(step: int, passed: in
 
 def test_the_newest_slots_of_a_rare_burst_are_found() -> None:
     """Every minute of one hour a day."""
-    burst = ByCrontab(Crontab(tuple(range(60)), (3,), **ALL))
+    burst = ByCrontab(Crontab(tuple(range(60)), (3,), **ALL, zone=timezone.utc))
     found = newest(burst, after=NOW - 48 * HOUR, until=NOW, most=70, anchor=0)
     assert len(found) == 70
     assert found == sorted(found)
