@@ -16,8 +16,6 @@ from tests.integration.workers import ROOT, SHOWN_LINES, Worker
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from tests.integration.apps.stage import Entry, Stage
 
 APP = "tests.integration.apps.worker"
@@ -33,14 +31,12 @@ class Beats:
         self._numbers = itertools.count(1)
         self._started: list[Worker] = []
 
-    def start(
-        self, stage: Stage, *, app: str = APP, scheduler: str = SCHEDULER, env: Mapping[str, str] | None = None
-    ) -> Worker:
+    def start(self, stage: Stage, *, app: str = APP, schedule: Path | None = None) -> Worker:
         """Start a beat and return at once. It is killed when the test ends."""
         name = f"beat{next(self._numbers)}"
         log = self._directory / f"{name}.log"
-        command = [sys.executable, "-m", "celery", "-A", app, "beat", "-S", scheduler, "--loglevel", "INFO"]
-        command += ["--schedule", str(self._directory / name), "--pidfile", ""]
+        command = [sys.executable, "-m", "celery", "-A", app, "beat", "-S", SCHEDULER, "--loglevel", "INFO"]
+        command += ["--schedule", str(schedule or self._directory / name), "--pidfile", ""]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -50,7 +46,6 @@ class Beats:
                     "PYTHONUNBUFFERED": "1",
                     "PYTHONPATH": str(ROOT),
                     **stage.environment(),
-                    **(env or {}),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -112,8 +107,3 @@ def every(seconds: float, task: str, *args: Any, **options: Any) -> dict[str, An
 def headers(**policies: Any) -> dict[str, Any]:
     """Return the option that gives an entry its policies."""
     return {"headers": {f"reliable_{name}": value for name, value in policies.items()}}
-
-
-def slots(found: list[dict[str, Any]]) -> Iterator[str]:
-    """Return the slots in some headers."""
-    return (header["reliable_slot"] for header in found)
