@@ -128,11 +128,10 @@ def identify(call: Call, *, runtime: Runtime) -> Identity:
     arguments = _arguments(call, needed=bool(call.declared or task.has_key_rule or parent))
     task_id = call.task_id or (parent and _child_id(call, parent, arguments)) or str(uuid.uuid4())
     keys.checked_id(task_id, task=task.name)
-    if isinstance(call.declared, keys.SlotKey):
-        stamp = runtime.store.now() if runtime.ledger else _wall_clock()
-        return Identity(Job(str(call.declared), "slot", stamp), task_id, "", 1)
     nesting = int(call.options.get("replaced_task_nesting") or 0)
     stamp = runtime.store.now() if runtime.ledger else _wall_clock()
+    if isinstance(call.declared, keys.SlotKey):
+        return Identity(Job(str(call.declared), "slot", stamp), task_id, "", 1)
     declared = call.declared or (
         arguments is not None and not nesting and task.declared_key(call.args, call.kwargs, arguments)
     )

@@ -9,6 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celery_reliable import keys
+from celery_reliable.beat.requests import Requests
+from celery_reliable.runtime import runtime_of
+from celery_reliable.slots.desk import SHELF
+from celery_reliable.stores.base import Run
+from celery_reliable.stores.notes import Write
 from tests.unit.beating import START, TTL, Fleet, every
 
 
@@ -112,6 +118,23 @@ def test_a_refused_slot_is_tried_again_and_not_dropped_until_the_next(fleet: Cal
     assert beats.slots("job") == beats.slots("plain") == [60]
     beats.run(60)
     assert beats.slots("job") == beats.slots("plain") == [60, 120]
+
+
+def test_a_slot_that_was_refused_and_then_taken_may_run(fleet: Callable[..., Fleet]) -> None:
+    """The refusal withdrew the first submission; the second one, under the same id, is not meant by that."""
+    beats = fleet({"job": every(60.0)})
+    beats.start()
+    beats.run(59)
+    with beats.broker_away():
+        beats.run(2)
+    beats.run(8)
+    assert beats.named("withdrawn")
+    ((_, headers),) = beats.fired
+    identity = keys.identity_of(headers["reliable"], task_id=headers["id"])
+    assert identity is not None
+    claim = {"task_id": headers["id"], "life": identity.life, "token": "t", "ttl": 9.0}
+    answer = runtime_of(beats.app).store.claim(identity.job, **claim, max_deliveries=5, record_ttl=99.0)
+    assert isinstance(answer, Run)
 
 
 def test_a_refused_slot_is_dropped_at_its_deadline(fleet: Callable[..., Fleet]) -> None:
@@ -311,10 +334,6 @@ def test_a_loop_that_stalls_loses_leadership(fleet: Callable[..., Fleet]) -> Non
 
 def test_an_unreadable_record_is_written_over(fleet: Callable[..., Fleet]) -> None:
     """Somebody else's, or a later version's."""
-    from celery_reliable.runtime import runtime_of  # noqa: PLC0415
-    from celery_reliable.slots.desk import SHELF  # noqa: PLC0415
-    from celery_reliable.stores.notes import Write  # noqa: PLC0415
-
     beats = fleet({"job": every(10.0)})
     runtime_of(beats.app).store.notes.write(SHELF, [Write(name="job", value=b"\x00junk", ttl=99.0)])
     beats.start()
@@ -324,9 +343,6 @@ def test_an_unreadable_record_is_written_over(fleet: Callable[..., Fleet]) -> No
 
 def test_an_entry_can_be_run_now_as_a_job_of_its_own(fleet: Callable[..., Fleet]) -> None:
     """The leader publishes it; its slots go on."""
-    from celery_reliable.beat.requests import Requests  # noqa: PLC0415
-    from celery_reliable.runtime import runtime_of  # noqa: PLC0415
-
     beats = fleet({"job": every(100.0)})
     beats.start()
     beats.run(2)
