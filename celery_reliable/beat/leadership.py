@@ -9,11 +9,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from celery_reliable.errors import StoreError
 from celery_reliable.events import Events
-from celery_reliable.stores.notes import Note, Notes, Write
+from celery_reliable.stores.notes import Note, Notes, Write, every
 
 LEADER_SHELF = "beat.leader"
 MEMBER_SHELF = "beat.members"
@@ -35,6 +35,8 @@ class Member:
     pid: int
     since: float
     lease: float
+    epoch: int = 0
+    """Of its present leadership."""
 
     @classmethod
     def here(cls, *, lease: float) -> Member:
@@ -43,14 +45,14 @@ class Member:
 
     def to_bytes(self) -> bytes:
         """Encode as JSON."""
-        return json.dumps([self.token, self.host, self.pid, self.since, self.lease]).encode()
+        return json.dumps([self.token, self.host, self.pid, self.since, self.lease, self.epoch]).encode()
 
     @classmethod
     def from_note(cls, note: Note) -> Member | None:
         """Decode, None when it is not ours."""
         try:
-            token, host, pid, since, lease = json.loads(note.value)
-            return cls(str(token), str(host), int(pid), float(since), float(lease))
+            token, host, pid, since, lease, epoch = json.loads(note.value)
+            return cls(str(token), str(host), int(pid), float(since), float(lease), int(epoch))
         except (ValueError, TypeError):
             return None
 
@@ -117,7 +119,11 @@ class Leadership:
             self.reason = "another beat leads"
             return False
         self.epoch, self._version, self._until = version, version, sent + self.lease
+        self.me = replace(self.me, epoch=version)
         self.expect(self.ttl)
+        self.renew()
+        if not self.holds():
+            return False
         self._begin_thread()
         return True
 
@@ -205,12 +211,10 @@ class Leadership:
             return
 
 
-def leader_and_members(notes: Notes) -> tuple[tuple[Member, int] | None, Mapping[str, Member]]:
-    """Return who leads with the version of the lease, and all beats by token."""
-    from celery_reliable.stores.notes import every  # noqa: PLC0415
-
+def leader_and_members(notes: Notes) -> tuple[Member | None, Mapping[str, Member]]:
+    """Return who leads, and all beats by token."""
     note = notes.read(LEADER_SHELF, [LEADER]).get(LEADER)
     leader = Member.from_note(note) if note else None
     members = {name: Member.from_note(found) for name, found in every(notes, MEMBER_SHELF).items()}
     known = {name: member for name, member in members.items() if member is not None}
-    return (leader, note.version) if leader and note else None, known
+    return leader, known

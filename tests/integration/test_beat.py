@@ -6,19 +6,23 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from celery_reliable.cli import reliable
 from celery_reliable.testing import servers
-from tests.integration.apps.jobs import QUICK
+from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
 from tests.integration.beats import APP, SCHEDULER, Beats, every, fired, headers, messages, wait_fired, wait_leader
 from tests.integration.workers import ROOT
@@ -28,8 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from celery import Celery
+
     from celery_reliable.testing.servers import RedisServer
-    from tests.integration.workers import Workers
+    from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
 
@@ -116,7 +122,7 @@ def test_a_pod_without_a_disk_goes_on_where_it_was(
     A task that it cannot import goes out like one that it can. All it writes has its prefix: another cluster's beat in
     the same store is not met.
     """
-    schedule = {"far": every(6.0, "elsewhere.task"), "near": every(6.0, "add", 1, "near")}
+    schedule = {"far": every(8.0, "elsewhere.task"), "near": every(8.0, "add", 1, "near")}
     stage = staged(tmp_path, module_redis, store_redis, schedule, reliable_key_prefix="pod:")
     for foreign in ("beat2", "beat2.db", "beat2.dat"):
         (tmp_path / foreign).write_bytes(b"not a schedule")
@@ -127,11 +133,13 @@ def test_a_pod_without_a_disk_goes_on_where_it_was(
     wait_leader(stage, second)
     wait_fired(stage, 1, entry="far", timeout=15.0)
     wait_fired(stage, 1, entry="near", timeout=15.0)
+    _look_and_run(stage, second)
     assert second.stop() == 0
 
-    sent = {header["reliable_entry"]: header for header in messages(stage)}
+    in_slots = [header for header in messages(stage) if "reliable_slot" in header]
+    sent = {header["reliable_entry"]: header for header in in_slots}
     assert set(sent) == {"far", "near"}
-    assert len(messages(stage)) == 2
+    assert len(in_slots) == 2
     for entry, header in sent.items():
         assert header["reliable"]["k"] == "slot"
         assert header["reliable"]["key"].startswith(f"beat:{entry}:")
@@ -142,6 +150,31 @@ def test_a_pod_without_a_disk_goes_on_where_it_was(
         keys = [key.decode() for key in store.keys("*")]
     assert keys
     assert all(key.startswith("pod:") for key in keys)
+
+
+def _look_and_run(stage: Stage, leader: Worker) -> None:
+    """``celery reliable beat``, ``why`` and ``run`` while a beat leads."""
+    with client(stage) as app:
+        shown = operate(app, "beat")
+        assert f"pid {leader.pid} leads" in shown
+        assert "0 followers" in shown
+        assert re.search(r"far +elsewhere\.task .*fired", shown)
+        told = operate(app, "beat", "why", "far")
+        assert "Nothing keeps it from running" in told
+        assert "published" in told
+        assert "no beat has seen an entry 'nothing'" in operate(app, "beat", "why", "nothing", exit_code=1)
+        answer = json.loads(operate(app, "beat", "run", "near", "--json"))
+        assert answer["sent"]
+        assert "no entry 'nothing'" in operate(app, "beat", "run", "nothing", exit_code=1)
+    (sent,) = [header for header in messages(stage) if header["id"] == answer["task_id"]]
+    assert "reliable_slot" not in sent
+
+
+def operate(app: Celery, *words: str, exit_code: int = 0) -> str:
+    """Run ``celery reliable`` in this process and return what it printed."""
+    result = CliRunner().invoke(reliable, list(words), obj=SimpleNamespace(app=app, no_color=True))
+    assert result.exit_code == exit_code, result.output
+    return result.output
 
 
 def test_a_worker_with_an_embedded_beat_fires(
