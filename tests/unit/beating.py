@@ -53,6 +53,7 @@ class Fleet:
         """Make the app; `start` makes beats."""
         self.clock = Clock()
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self._deadly: tuple[str, bool] | None = None
         channel = type("Channel", (RefusingChannel,), {"queues": {}, "away": False})
         self._channel: Any = channel
         self._transport = type(
@@ -72,7 +73,7 @@ class Fleet:
             task_publish_retry=False,
             reliable_store_url="memory://",
             reliable_leader_ttl=TTL,
-            reliable_event_hooks=[lambda name, fields: self.events.append((name, fields))],
+            reliable_event_hooks=[self._hear],
             beat_schedule=dict(schedule),
             **conf,
         )
@@ -94,6 +95,22 @@ class Fleet:
         """Let a beat vanish: what it has not written is lost, its lease runs out."""
         self.beats.remove(beat)
         beat._leadership._stop.set()  # the thread of a process that is gone
+
+    def dies_at(self, event: str, *, flush: bool = False) -> None:
+        """Let the beat that leads vanish at the next event of a name; ``flush``: after it wrote what it knows."""
+        self._deadly = (event, flush)
+
+    def _hear(self, name: str, fields: dict[str, Any]) -> None:
+        self.events.append((name, fields))
+        if self._deadly is None or self._deadly[0] != name:
+            return
+        flush, self._deadly = self._deadly[1], None
+        for beat in [one for one in self.beats if one._leadership.holds()]:
+            if flush:
+                beat._desk.flush()
+            beat._desk._unwritten.clear()
+            beat._leadership._until = float("-inf")
+            self.kill(beat)
 
     def close(self) -> None:
         """End every beat."""
@@ -120,6 +137,8 @@ class Fleet:
         for _ in range(1000):
             pause = beat.tick()
             self._collect()
+            if beat not in self.beats:
+                return  # it has died
             if pause:
                 self.pause = min(self.pause, pause)
                 return

@@ -107,6 +107,33 @@ def test_a_slot_claimed_by_a_dead_leader_goes_out_under_the_same_id(fleet: Calla
     assert fired["again"] is True
 
 
+@pytest.mark.parametrize(("task", "messages"), [("reliable", 2), ("plain", 1), ("elsewhere", 1)])
+def test_a_beat_that_dies_right_after_a_publish(fleet: Callable[..., Fleet], task: str, messages: int) -> None:
+    """A reliable slot goes out again, under the same id; a plain one does not: nobody would notice."""
+    beats = fleet({"job": every(10.0, task)})
+    beats.start()
+    beats.run(9)
+    beats.dies_at("slot_fired")
+    beats.run(1)
+    beats.start()
+    beats.run(TTL)
+    sent = [headers["id"] for _, headers in beats.fired if headers["reliable_slot"].endswith("12:00:10+00:00")]
+    assert (len(sent), len(set(sent))) == (messages, 1)
+
+
+def test_the_lease_is_looked_at_before_each_publish(fleet: Callable[..., Fleet]) -> None:
+    """Slots are claimed together; a leader that is deposed between two of them does not publish the second."""
+    beats = fleet({"one": every(10.0), "two": every(10.0)})
+    beats.start()
+    beats.run(9)
+    beats.dies_at("slot_fired", flush=True)
+    beats.run(1)
+    assert len(beats.fired) == 1
+    beats.start()
+    beats.run(TTL)
+    assert beats.slots("one").count(10) == beats.slots("two").count(10) == 1
+
+
 def test_a_refused_slot_is_tried_again_and_not_dropped_until_the_next(fleet: Callable[..., Fleet]) -> None:
     """Seconds later, not an interval later."""
     beats = fleet({"job": every(60.0), "plain": every(60.0, "plain")})
