@@ -20,6 +20,7 @@ from celery_reliable.task import ReliableTask
 POLICIES = ("catch_up", "catch_up_window", "start_deadline")
 """Settings that an entry may give in ``options["headers"]``, with ``reliable_`` before the name."""
 
+_HEADERS = {name: f"reliable_{name}" for name in POLICIES}
 ZONE_HEADER = "reliable_timezone"
 _ON_TIME_TTLS = 2
 
@@ -75,9 +76,9 @@ def facts_of(entry: Any, *, app: Any, settings: Settings, complain: Complain) ->
 
 def policy_of(headers: Mapping[str, Any], *, settings: Settings, complain: Complain) -> Policy:
     """Return the policy of an entry: what its headers say, else its task's options, else the settings."""
-    given = {name: getattr(settings, name) for name in POLICIES}
-    for name in POLICIES:
-        header = f"reliable_{name}"
+    given: dict[str, Any] = {"catch_up": settings.catch_up, "catch_up_window": settings.catch_up_window}
+    given["start_deadline"] = settings.start_deadline
+    for name, header in _HEADERS.items() if headers else ():
         if header not in headers:
             continue
         complaint = RULES[name].complaint(headers[header], default=DEFAULTS[name])

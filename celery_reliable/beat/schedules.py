@@ -104,6 +104,8 @@ def version_of(entry: Any, *, zone: tzinfo | None = None) -> str:
 
 
 def _text(arguments: Any) -> str:
+    if not arguments:
+        return ""
     try:
         return keys.canonical(arguments)
     except (TypeError, ValueError):
@@ -112,8 +114,7 @@ def _text(arguments: Any) -> str:
 
 def _schedule_text(given: Any) -> str:
     if isinstance(given, crontab):
-        fields = given.minute, given.hour, given.day_of_month, given.month_of_year, given.day_of_week
-        return f"crontab {[sorted(field) for field in fields]} {given.tz}"
+        return f"{given!r} {given.tz}"
     if isinstance(given, schedule):
         return f"every {given.run_every} {given.relative}"
     return f"{type(given).__qualname__} {_ADDRESS.sub('', repr(given))}"
