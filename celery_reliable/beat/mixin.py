@@ -253,12 +253,14 @@ class LeaderMixin(Slotting):
             return False
         if record.state != "claimed":
             return refused is not None and refused.claim.slot == claim.slot  # confirmed, and then refused
-        return claim.entry in self._desk.put({claim.entry: (record, record.fired(at=self._runtime.store.now()))})
+        return claim.entry in self._desk.put(
+            {claim.entry: (record, record.fired(at=self._runtime.store.now(), epoch=self._desk.epoch))}
+        )
 
     def _confirm(self, claim: Claim) -> None:
         record = self._desk.record(claim.entry)
         if record is not None and record.state == "claimed" and record.slot == claim.slot:
-            self._desk.amend(claim.entry, record.fired(at=self._runtime.store.now()))
+            self._desk.amend(claim.entry, record.fired(at=self._runtime.store.now(), epoch=self._desk.epoch))
         facts = {"entry": claim.entry, "slot": keys.slot_text(claim.slot), "task": claim.facts.task}
         self._events.emit("slot_fired", **facts, task_id=claim.task_id, again=claim.again)
 

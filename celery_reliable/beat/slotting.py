@@ -142,7 +142,7 @@ class Slotting(Wrapped):
         assert found.slot is not None  # noqa: S101  # for the type checker
         claim = Claim.of(entry.name, found.slot, facts, following=found.following)
         wanted = record.claimed(
-            found.slot, epoch=self._leadership.epoch, at=now, following=found.following, missed=found.missed
+            found.slot, epoch=self._desk.epoch, at=now, following=found.following, missed=found.missed
         )
         return Look(0.0, claim, (record, wanted))
 
@@ -199,7 +199,7 @@ class Slotting(Wrapped):
         if record is None or record.schedule_version != facts.version:
             words = schedules.words_of(entry.schedule)
             start = 0 if isinstance(facts.sequence, Once) else self._first_anchor(entry, facts.sequence, now=now)
-            record = SlotRecord(facts.version, start, epoch=self._leadership.epoch, task=entry.task, schedule=words)
+            record = SlotRecord(facts.version, start, epoch=self._desk.epoch, task=entry.task, schedule=words)
         else:
             record = _back_again(record, facts.sequence, now=now)
         record = replace(record, following=facts.sequence.after(record.slot, anchor=record.slot))

@@ -50,9 +50,9 @@ class SlotRecord:
             self, slot=slot, state="claimed", epoch=epoch, following=following, history=history, absent=0, why=""
         )
 
-    def fired(self, *, at: int) -> SlotRecord:
-        """Note that the last slot was published."""
-        return replace(self, state="fired", why="", history=self._with(Passed(self.slot, "fired", at)))
+    def fired(self, *, at: int, epoch: int) -> SlotRecord:
+        """Note that the last slot was published, and by the leader of which epoch."""
+        return replace(self, state="fired", epoch=epoch, why="", history=self._with(Passed(self.slot, "fired", at)))
 
     def dropped(self, reason: str, *, at: int) -> SlotRecord:
         """Note that the last slot will not be published, and why."""

@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_reliable.slots.crontab import Crontab
@@ -119,6 +119,7 @@ def _some(values: range, *, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.sets(st.sampled_from(list(values)), min_size=1, max_size=most).map(lambda found: tuple(sorted(found)))
 
 
+@settings(deadline=None)
 @given(
     change=st.sampled_from([(zone, day) for zone, days in CHANGES.items() for day in days]),
     minutes=_some(range(60), most=4),
@@ -165,6 +166,7 @@ def test_an_interval_goes_on_from_its_last_slot() -> None:
     assert FIVE_MINUTES.after(NOW + 1000 * SECOND, anchor=NOW + 7) == NOW + 7 + 1200 * SECOND
 
 
+@settings(deadline=None)
 @given(step=st.integers(SECOND // 10, HOUR), passed=st.integers(1, 50 * HOUR))
 def test_the_latest_slot_is_found_without_counting_through(step: int, passed: int) -> None:
     """For an interval it can be calculated."""
@@ -251,7 +253,7 @@ def test_a_record_survives_the_store_and_keeps_ten_outcomes() -> None:
     record = SlotRecord("v", NOW, task="shop.charge", schedule="every minute", following=NOW + 1)
     for number in range(12):
         slot = NOW + number
-        record = record.claimed(slot, epoch=7, at=slot, following=None, missed=None).fired(at=slot)
+        record = record.claimed(slot, epoch=7, at=slot, following=None, missed=None).fired(at=slot, epoch=7)
     assert SlotRecord.from_bytes(record.to_bytes()) == record
     assert [passed.slot for passed in record.history] == [NOW + number for number in range(12 - HISTORY, 12)]
 
