@@ -15,8 +15,8 @@ import click
 from celery_reliable.wiring import connect_signals
 
 _COMMANDS: Final[Mapping[str, str]] = {
-    "check": "celery_reliable.cli.check:check",
     "beat": "celery_reliable.cli.beat:beat",
+    "check": "celery_reliable.cli.check:check",
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
     "purge": "celery_reliable.cli.purge:purge",
