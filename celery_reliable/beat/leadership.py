@@ -73,6 +73,7 @@ class Leadership:
         self.me = Member.here(lease=self.lease)
         self.epoch = 0
         self.reason = "not elected"
+        self.store_away = False
         self._notes, self._events, self._clock = notes, events, clock
         self._until = self._due_by = self._announced = float("-inf")
         self._version = 0
@@ -97,10 +98,12 @@ class Leadership:
         self._end_thread()
         try:
             self._announce()
-            return self._try_to_lead()
+            leads = self._try_to_lead()
         except StoreError as exc:
-            self.reason, self._leader_ends = f"store away: {exc}", None
+            self.reason, self._leader_ends, self.store_away = f"store away: {exc}", None, True
             return False
+        self.store_away = False
+        return leads
 
     def pause(self) -> float:
         """Return how long a standby waits before it asks again: until the leader's lease ends, or a second."""

@@ -13,6 +13,7 @@ from celery.schedules import schedstate
 from celery_reliable import keys
 from celery_reliable.beat import schedules
 from celery_reliable.beat.firing import Broker, Claim, Refused, stamped
+from celery_reliable.beat.heartbeat import BeatSign
 from celery_reliable.beat.leadership import Leadership
 from celery_reliable.beat.requests import Requests
 from celery_reliable.beat.slotting import AGAIN_SOON, BATCH, Slotting
@@ -59,6 +60,7 @@ class LeaderMixin(Slotting):
         self._leadership = Leadership(
             runtime.store.notes, ttl=runtime.settings.leader_ttl, events=runtime.events, clock=self.monotonic
         )
+        self._sign = BeatSign(runtime, me=self._leadership.me, clock=self.monotonic)
         self._desk = Desk(runtime.store.notes, now=runtime.store.now)
         self._requests = Requests(runtime.store.notes, clock=self.monotonic)
         self._broker = Broker(clock=self.monotonic)
@@ -72,12 +74,14 @@ class LeaderMixin(Slotting):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Lead or stand by. Returns the seconds to sleep; never raises for what may pass by itself."""
         if not self._leadership.holds() and not self._elected():
+            self._sign.show("store_down" if self._leadership.store_away else "standby")
             return self._leadership.pause()
         began = self.monotonic()
         self._leadership.expect(self._patience())
         pause = self._lead(*args, **kwargs)
         self._last_tick = self.monotonic() - began
         self._leadership.expect(pause + self._patience())
+        self._sign.show("leading")
         return pause
 
     def _patience(self) -> float:
@@ -142,6 +146,7 @@ class LeaderMixin(Slotting):
         leaving = threading.Thread(target=self._leave, name="reliable-leaving", daemon=True)
         leaving.start()
         leaving.join(_LEAVING)
+        self._sign.remove()
         super().close()
 
     def _leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from celery_reliable import keys
 from celery_reliable.beat.requests import Requests
+from celery_reliable.heartbeats import read_sign
 from celery_reliable.runtime import runtime_of
 from celery_reliable.slots.desk import SHELF
 from celery_reliable.stores.base import Run
@@ -394,6 +396,19 @@ def test_a_loop_that_stalls_loses_leadership(fleet: Callable[..., Fleet]) -> Non
     beats.run(1)
     assert len(beats.named("leading")) == 2
     assert beats.named("beat_stalled")
+
+
+def test_a_beat_shows_a_sign_of_life_as_long_as_its_loop_comes_by(fleet: Callable[..., Fleet], tmp_path: Path) -> None:
+    """Leading or standing by; gone when it ends."""
+    beats = fleet({"job": every(10.0)}, reliable_heartbeat_file=str(tmp_path / "%n.json"))
+    beat = beats.start()
+    beats.run(1)
+    sign = read_sign(tmp_path / "celerybeat.json")
+    assert (sign.role, sign.state) == ("beat", "leading")
+    beats.pass_time(30)
+    assert read_sign(tmp_path / "celerybeat.json") == sign
+    beat.close()
+    assert not (tmp_path / "celerybeat.json").exists()
 
 
 def test_an_unreadable_record_is_written_over(fleet: Callable[..., Fleet]) -> None:
