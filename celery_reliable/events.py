@@ -23,6 +23,7 @@ class Event:
 
 _JOB = ("task", "task_id", "key")
 _LETTER = ("reason", "error", "letter_id", "attempts", "deliveries", "fingerprint")
+_SLOT = ("entry", "slot")
 
 EVENTS: dict[str, Event] = {
     # submit
@@ -113,6 +114,20 @@ EVENTS: dict[str, Event] = {
     "purged": Event(logging.WARNING, "messages dropped by an operator, their submissions ended", ("queue", "count")),
     # blobs
     "blobs_swept": Event(logging.INFO, "payloads that nobody can refer to any more removed", ("count",)),
+    # beat
+    "leading": Event(logging.INFO, "this beat leads", ("epoch", "entries")),
+    "standing_by": Event(logging.WARNING, "this beat leads no longer, standing by", ("epoch", "reason")),
+    "beat_stalled": Event(logging.ERROR, "the scheduler's loop does not come back, leadership given up", ("overdue",)),
+    "leader_renew_failed": Event(logging.WARNING, "the leader's lease could not be renewed", ("left", "error")),
+    "beat_failed": Event(logging.ERROR, "beat could not do its work, it tries again", ("what", "error")),
+    "slot_fired": Event(logging.INFO, "slot fired", (*_SLOT, "task", "task_id", "again")),
+    "slot_refused": Event(logging.ERROR, "slot could not be published, it is tried again", (*_SLOT, "task", "error")),
+    "slot_dropped": Event(logging.WARNING, "claimed slot will not fire", (*_SLOT, "reason")),
+    "slots_missed": Event(logging.WARNING, "missed slots are not caught up", (*_SLOT, "reason")),
+    "schedule_failed": Event(logging.ERROR, "an entry's schedule cannot be used", ("entry", "error")),
+    "schedule_file_unusable": Event(logging.WARNING, "no schedule file, beat goes on without", ("file", "error")),
+    "policy_invalid": Event(logging.ERROR, "an entry's policy is wrong, the default holds", ("entry", "problem")),
+    "entry_run": Event(logging.INFO, "entry run by request", ("entry", "task", "task_id")),
     # dead letters
     "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
     "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, cast
 
 from celery_reliable.errors import ConfigurationError
@@ -29,6 +30,7 @@ MAX_KEY_BYTES = 512
 MAX_ID_BYTES = 255
 _NAMESPACE = uuid.UUID("c3f0f5f8-3a0e-5b7c-9d51-5e1a1be5f0a1")
 _SCHEME = "1"
+_LONGEST_ENTRY = 300  # bytes of an entry's name that stand in a key as they are
 
 KeyRule = str | Callable[..., str] | None
 
@@ -237,6 +239,31 @@ def scope(name: str) -> Iterator[None]:
 def derived_id(*parts: str) -> str:
     """Return a UUID made of the parts, the same each time."""
     return str(uuid.uuid5(_NAMESPACE, "\0".join((_SCHEME, *parts))))
+
+
+# --- slots
+
+
+class SlotKey(str):
+    """The key of a slot, given to ``apply_async`` by beat: it replaces whatever key the task declares."""
+
+    __slots__ = ()
+
+
+def slot_text(slot: int) -> str:
+    """Return a slot (microseconds since the epoch) as it stands in the header, in ISO 8601 and UTC."""
+    return datetime.fromtimestamp(slot / 1_000_000, tz=timezone.utc).isoformat()
+
+
+def slot_key(entry: str, schedule_version: str, slot: str) -> SlotKey:
+    """Return the key of one slot of a schedule's entry."""
+    name = entry if len(entry.encode(errors="surrogatepass")) <= _LONGEST_ENTRY else derived_id("entry", entry)
+    return SlotKey(f"beat:{name}:{schedule_version}:{slot}")
+
+
+def slot_id(key: SlotKey) -> str:
+    """Return the task id of a slot, the same whoever fires it."""
+    return derived_id("slot", key)
 
 
 # --- what travels in the message

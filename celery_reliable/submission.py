@@ -179,6 +179,8 @@ def identify(call: Call, *, runtime: Runtime) -> Identity:
     keys.checked_id(task_id, task=task.name)
     nesting = int(call.options.get("replaced_task_nesting") or 0)
     stamp = runtime.store.now() if runtime.ledger else _wall_clock()
+    if isinstance(call.declared, keys.SlotKey):
+        return Identity(Job(str(call.declared), "slot", stamp), task_id, "", 1)
     declared = call.declared or (
         arguments is not None and not nesting and task.declared_key(call.args, call.kwargs, arguments)
     )

@@ -85,6 +85,9 @@ class ReliableTask(Task):
     max_snoozes: int | None = None
     lease_ttl: float | None = None
     claim_check_threshold: int | None = None
+    catch_up: str | None = None
+    catch_up_window: float | None = None
+    start_deadline: float | None = None
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:

@@ -116,8 +116,8 @@ def settings_page() -> str:
         """,
         grid(("setting", "default", "meaning"), map(_setting_row, built)),
         """
-        Of the store's schemes, `sqlite://`, `postgresql://` and `django://` come with a later version. `memory://` is a store
-        inside one process, for tests.
+        `memory://` is a store inside one process, for tests. [Keep the store in a database](../how-to/database.md) has the
+        schemes of databases.
         """,
         "## Reserved",
         """

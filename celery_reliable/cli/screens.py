@@ -141,7 +141,7 @@ def show_list(console: Console, letters: Sequence[DeadLetter], *, now: float, mo
     titles += ["QUEUE"] if console.width >= _QUEUE_FROM else []
     task_width = _TASK_WIDTH if console.width >= _TRIES_FROM else _NARROW_TASK_WIDTH
     rows = [_row(letter, now=now, task_width=task_width) for letter in letters]
-    console.print(_table(console, titles, [[row[title] for title in titles] for row in rows]))
+    console.print(table(console, titles, [[row[title] for title in titles] for row in rows]))
     console.print(f"\n{count_of(len(letters))}{' shown, more match: --limit 0 shows all' if more else ''}.")
     console.print(f"Look at one: {command_line('show', letters[0].id[:_SHORT_ID])}", soft_wrap=True)
 
@@ -197,7 +197,7 @@ def show_report(console: Console, report: Report, *, refused: Mapping[str, Seque
 # --- parts of screens
 
 
-def _table(console: Console, titles: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
+def table(console: Console, titles: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
     """Lay rows out so that every column is whole, except ERROR, which gets the width that is left."""
     texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     widths = [max(len(title), *(row[column].cell_len for row in texts)) for column, title in enumerate(titles)]
@@ -295,7 +295,7 @@ def _counts_table(console: Console, title: str, counts: Mapping[str, int], *, li
     rows = [(f"{count:,}", printable(name) or "?") for name, count in ordered[:limit]]
     if len(ordered) > limit:
         rows.append((f"{sum(count for _, count in ordered[limit:]):,}", f"({count_of(len(ordered) - limit, 'other')})"))
-    return _table(console, ("COUNT", title), rows)
+    return table(console, ("COUNT", title), rows)
 
 
 def _groups_table(console: Console, groups: Sequence[Group], *, now: float) -> Table:
@@ -311,4 +311,4 @@ def _groups_table(console: Console, groups: Sequence[Group], *, now: float) -> T
         )
         for group in groups
     ]
-    return _table(console, ("COUNT", "GROUP", "FIRST", "LAST", "TASK", "ERROR"), rows)
+    return table(console, ("COUNT", "GROUP", "FIRST", "LAST", "TASK", "ERROR"), rows)

@@ -240,13 +240,11 @@ class Settings:
         "The scheduler that the reliable one wraps.",
         expected="a dotted path",
         pattern=r"[\w.]+:?[\w.]+",
-        built=False,
     )
     leader_ttl: float = rules.seconds(
         15.0,
         "How long a beat that died keeps another one from leading.",
         at_least=rules.MINIMUM_LEASE_TTL,
-        built=False,
     )
     catch_up: str = rules.choice(
         "Slots that passed while no beat ran: run the latest, none, or all.",
@@ -254,20 +252,17 @@ class Settings:
         "skip",
         "all",
         per_task=True,
-        built=False,
     )
     catch_up_window: float = rules.seconds(
         86_400.0,
         "How far back missed slots are looked at.",
         per_task=True,
-        built=False,
     )
     start_deadline: float | None = rules.seconds(
         None,
         "A slot that could not start this long after its due time is dropped. None: no limit.",
         optional=True,
         per_task=True,
-        built=False,
     )
     visibility_timeout: float = VISIBILITY_TIMEOUT
 

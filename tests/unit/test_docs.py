@@ -17,6 +17,7 @@ import pytest
 
 import celery_reliable
 from celery_reliable import errors
+from celery_reliable.beat.facts import ZONE_HEADER
 from celery_reliable.cli import reliable
 from celery_reliable.dead_letters import REASONS
 from celery_reliable.events import EVENTS
@@ -170,7 +171,7 @@ def test_every_python_example_compiles(page: Path) -> None:
 def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     """A mistyped name in the documentation is a mistyped name in somebody's project."""
     attributes = {field for event in EVENTS.values() for field in event.fields} | {"event"}
-    known = {one.name for one in describe()} | {f"reliable_{field}" for field in attributes}
+    known = {one.name for one in describe()} | {f"reliable_{field}" for field in attributes} | {ZONE_HEADER}
 
     assert set(SETTING_LIKE.findall(page.read_text("utf-8"))) <= known
 

@@ -128,7 +128,7 @@ def test_a_wrong_value_is_refused_with_what_was_expected(name: str, wrong: objec
     assert f"found {wrong!r}"[:60] in text
 
 
-@pytest.mark.parametrize(("name", "value"), [("retry_budget", 0.1), ("concurrency_limit", 5), ("park_ttl", 60.0)])
+@pytest.mark.parametrize(("name", "value"), [("retry_budget", 0.1), ("concurrency_limit", 5), ("breaker", "payments")])
 def test_a_setting_that_does_nothing_yet_is_refused(name: str, value: object) -> None:
     """A promise that is not kept must not be accepted in silence."""
     assert f"reliable_{name}: expected " in (text := refusal({f"reliable_{name}": value}))

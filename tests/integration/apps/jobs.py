@@ -151,6 +151,11 @@ def busy(self: Any, label: str, seconds: float) -> str:
     return label
 
 
+def slotted(self: Any, label: str) -> None:
+    """Note for which due time beat fired it."""
+    note(self, label, slot=self.slot)
+
+
 # --- identity
 
 
@@ -352,6 +357,7 @@ TASKS: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
     (held, {}),
     (fenced, {}),
     (busy, {}),
+    (slotted, {}),
     (order, {"idempotency_key": "order:{order_id}"}),
     (pair, {"idempotency_key": "arguments"}),
     (customer, {"idempotency_key": lambda name, label: f"customer:{name.lower()}", "fingerprint_args": ("label",)}),
