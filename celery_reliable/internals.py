@@ -164,6 +164,18 @@ def store_success(task: Task, result: Any) -> None:
     task.backend.mark_as_done(task.request.id, result, task.request, keeps_result(task))
 
 
+def is_chord_claimed(task: Task) -> bool:
+    """Tell whether a worker says that it is sending the body of the present request's chord just now.
+
+    ``on_chord_part_return`` of the Redis backend (5.7) lets one worker claim that, and all others go on as if it were
+    done. If that worker dies, only a member that comes again when the claim is over sends the body.
+    """
+    backend, group = task.backend, task.request.group
+    if not group or not hasattr(backend, "_chord_part_return_script"):
+        return False
+    return backend.client.get(backend.get_key_for_group(group, ".c")) not in (None, b"done")
+
+
 def fail_what_follows(task: Task, exc: Exception) -> None:
     """Fail the chord and the rest of the chain of the present request, its errbacks left out (``mark_as_failure``, 5.7).
 

@@ -9,13 +9,14 @@ here, where a message can still be made to wait, and the tracer is left nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from kombu.exceptions import EncodeError
 
 from celery_reliable import internals
-from celery_reliable.execution.delivery import Delivery
+from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 
+_T = TypeVar("_T")
 _OWN_FAULT = (EncodeError, TypeError, ValueError)
 """What says that the outcome cannot be carried: no wait cures it, and Celery knows what to do."""
 
@@ -28,6 +29,7 @@ def success(delivery: Delivery, result: Any) -> None:
     task, request = delivery.task, delivery.request
     _tell(delivery, "success", lambda: internals.store_success(task, result))
     if request.chord:
+        _see_chord_sent(delivery)
         delivery.end_entry()
     _leave_nothing(request)
 
@@ -56,9 +58,15 @@ def retry(delivery: Delivery, exc: Exception | None) -> None:
     delivery.request.ignore_result = True
 
 
-def _tell(delivery: Delivery, what: str, call: Callable[[], None]) -> None:
+def _see_chord_sent(delivery: Delivery) -> None:
+    """Let the message wait while another worker sends the chord's body: it may be dead."""
+    if _tell(delivery, "chord", lambda: internals.is_chord_claimed(delivery.task)):
+        delivery.hold("busy", SHORTEST_WAIT)
+
+
+def _tell(delivery: Delivery, what: str, call: Callable[[], _T]) -> _T:
     try:
-        call()
+        return call()
     except _OWN_FAULT:
         raise
     except Exception as exc:  # noqa: BLE001  # every backend has its own errors

@@ -69,3 +69,19 @@ def test_outcomes_are_told_when_the_backend_takes_them_again(
     assert [entry["step"] for entry in stage.entries(member)] == ["start", "end"]
     assert stage.entries(f"failure:{done}") == []
     stage.wait_no_message(DEADLINE)
+
+
+def test_chord_whose_sender_died_is_sent_by_the_next_delivery(
+    app: Celery, stage: Stage, workers: Workers, label: str
+) -> None:
+    """A worker that died while it sent the body leaves a claim (Celery 5.7) that tells others to leave it alone."""
+    workers.start(APP, pool="threads", env=stage.environment(), arguments=QUICK)
+    members = [app.tasks["held"].s(label, "gate", 3).set(task_id=label)]
+    gathered = chord([*members, app.tasks["add"].s(1, f"{label}:2")])(app.tasks["gather"].s(f"{label}:all"))
+    claim = app.backend.get_key_for_group(gathered.parent.id, ".c")
+    app.backend.client.set(claim, "of a dead worker", px=4000)
+    stage.wait_entries(label, 1)
+    stage.open("gate")
+
+    assert gathered.get(timeout=DEADLINE) == 5
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
