@@ -64,7 +64,7 @@ def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     """G1: each accepted job ends, unless a job before it in its canvas did not succeed.
 
     A revoke or an expiry is an end for those only who were asked to be revoked or to expire. RabbitMQ drops an
-    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): that leaves no record. An expired
+    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): nothing tells the record. An expired
     message whose first holder died leaves the record as that one left it.
     """
     revoked = {row.label for row in evidence.of("revoked")}
@@ -72,6 +72,7 @@ def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     ends = {"revoked": revoked, "expired": expiring}
     if evidence.bounds.broker_expires:
         ends["none"] = expiring - evidence.executions.keys()
+        ends["waiting"] = set() if _is_held(evidence) else expiring  # for a retry, whose message expired
     for label, member in evidence.members.items():
         state = _state(evidence, label)
         ended = state in ("done", "dead") or label in ends.get(state, ())

@@ -106,6 +106,10 @@ def test_rabbitmq_may_drop_what_expired_before_it_ran() -> None:
     assert not any(unaccounted(expiring))
     assert any(unaccounted(replace(expiring, rows=[*expiring.rows, start(1.0)])))
     assert any(unaccounted(replace(expiring, bounds=Bounds())))
+    retried = replace(expiring, rows=[*expiring.rows, start(1.0), end(2.0, "transient")], fates={"a": Fate("waiting")})
+    assert not any(unaccounted(retried))
+    assert any(unaccounted(replace(retried, residue={"messages": 1})))
+    assert any(unaccounted(replace(retried, bounds=Bounds())))
     assert any(unaccounted(replace(dropped, rows=[accepted()])))
 
 
