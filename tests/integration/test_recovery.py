@@ -274,7 +274,7 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
             held = view.held_anywhere()
             rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in held.items()}  # silent for ever
             rounds._restore(view)
-            return broker.llen("celery") == 1500
+            return (broker.llen("celery"), len(rounds._foreign)) == (1500, 150)
 
         wait_until(go, DEADLINE, "all back")
         broker.config_resetstat()
