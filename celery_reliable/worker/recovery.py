@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _EACH = 1.0  # seconds between two looks
+_AT_ONCE = 100  # held messages read and given back between two looks at the clock
 _GAP = 3.0  # a longer one begins the watch anew
 _ROLE_TTL = 2.5
 _ROLES = ("leader", "standby")
@@ -103,6 +104,8 @@ class Rounds:
         self._extended = float("-inf")
         self._interval = self._runtime.settings.lease_ttl / _RENEWALS
         self._stolen: set[str] = set()
+        self._foreign: set[str] = set()
+        """Silent messages of other applications: not read again each second."""
 
     def go(self) -> None:
         """Do one round. What cannot be reached now is looked at again in a second, from the beginning."""
@@ -162,11 +165,24 @@ class Rounds:
             self._ledger.look(broker, queues=self._queues() | self._fleet.known())
 
     def _restore(self, broker: RedisBroker) -> None:
-        tags = self._watch.silent(after=self._runtime.settings.lease_ttl)
-        for tag, held in broker.ours(tags).items():
-            if broker.restore(tag, self._watch.score(tag), held):
-                headers = held[0]["headers"]
-                self._runtime.events.emit("restored", task=headers.get("task"), task_id=headers.get("id"), key="")
+        """Give silent messages back, for a second at most: the role has to be kept, and the next round goes on."""
+        silent_tags = self._watch.silent(after=self._runtime.settings.lease_ttl)
+        self._foreign.intersection_update(silent_tags)
+        tags = [tag for tag in silent_tags if tag not in self._foreign]
+        ends = time.monotonic() + _EACH
+        for start in range(0, len(tags), _AT_ONCE):
+            chunk = tags[start : start + _AT_ONCE]
+            ours = broker.ours(chunk)
+            self._foreign.update(tag for tag in chunk if tag not in ours)
+            for tag, held in ours.items():
+                self._restore_one(broker, tag, held)
+            if time.monotonic() >= ends:
+                return
+
+    def _restore_one(self, broker: RedisBroker, tag: str, held: tuple[dict[str, Any], str, str]) -> None:
+        if broker.restore(tag, self._watch.score(tag), held):
+            headers = held[0]["headers"]
+            self._runtime.events.emit("restored", task=headers.get("task"), task_id=headers.get("id"), key="")
 
     def _queues(self) -> set[str]:
         return {queue.name for queue in self._consumer.task_consumer.queues}

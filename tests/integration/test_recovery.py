@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 import zlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -16,7 +17,7 @@ from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.payloads import Envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.broker import RedisBroker
-from celery_reliable.worker.recovery import LedgerSweep
+from celery_reliable.worker.recovery import LedgerSweep, Rounds
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
@@ -251,6 +252,36 @@ def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, 
     assert calls.pop("cmdstat_evalsha") == 1
     assert broker.zcount("unacked_index", 2, "+inf") == 999
     assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
+
+
+def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
+    app: Celery, broker: redis.Redis
+) -> None:
+    """A round ends after a second, so that the leader keeps its role; the next one goes on."""
+    app.tasks["add"].delay(1, "label")
+    (raw,) = [json.loads(cast("bytes", one)) for one in broker.lrange("celery", 0, -1)]
+    broker.delete("celery")
+    ours, foreign = json.dumps([raw, "", "celery"]), json.dumps([{"headers": {}}, "", "celery"])
+    out = {f"ours-{number}": ours for number in range(1500)} | {f"theirs-{number}": foreign for number in range(150)}
+    broker.hset("unacked", mapping=dict(out.items()))
+    broker.zadd("unacked_index", dict.fromkeys(out, 1.0))
+    with app.connection_for_write() as connection:
+        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
+        view = rounds._current()
+        assert view is not None
+
+        def go() -> bool:
+            held = view.held_anywhere()
+            rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in held.items()}  # silent for ever
+            rounds._restore(view)
+            return (broker.llen("celery"), len(rounds._foreign)) == (1500, 150)
+
+        wait_until(go, DEADLINE, "all back")
+        broker.config_resetstat()
+        go()
+        rounds.close()
+    assert broker.hlen("unacked") == 150
+    assert "cmdstat_hmget" not in broker.info("commandstats")
 
 
 def test_another_application_s_messages_are_left_alone(stage: Stage, broker: redis.Redis, workers: Workers) -> None:
