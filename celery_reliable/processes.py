@@ -30,6 +30,12 @@ def start_time(pid: int) -> str:
     return _status(pid)[1]
 
 
+def resident_memory(pid: int) -> int | None:
+    """Return how many bytes of memory a process has in use; None when that cannot be seen."""
+    pages = _text(f"/proc/{pid}/statm").split()[1:2]
+    return int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else None
+
+
 def is_gone(*, boot: str, namespace: str, pid: int, started: str) -> bool:
     """Tell whether there is proof that a process has ended.
 

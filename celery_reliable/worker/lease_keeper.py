@@ -91,6 +91,8 @@ class LeaseKeeper(bootsteps.StartStopStep):
     def _claims(self) -> list[tuple[Job, str, float, ReliableRequest]]:
         ours = [one for one in internals.active_requests() if isinstance(one, ReliableRequest)]
         running = [one for one in ours if one._app is self._app]  # noqa: SLF001  # no public name (5.7)
+        for request in running:
+            request.look_at_memory()
         return [(one.job, one.token, one.settings.lease_ttl, one) for one in running if self._is_kept(one)]
 
     def _is_kept(self, request: ReliableRequest) -> bool:

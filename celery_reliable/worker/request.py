@@ -15,6 +15,7 @@ from celery.worker.state import task_ready
 from celery_reliable import keys
 from celery_reliable.errors import Draining, StoreError
 from celery_reliable.keys import HEADER, TOKEN, Identity
+from celery_reliable.processes import resident_memory
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.worker.waiting import GiveBack, Hold
@@ -38,6 +39,8 @@ class ReliableRequest(Request):
         self.held_for = 0.0
         self.accepted_at = 0.0
         """When the run began, by the monotonic clock: ``time_start`` jumps with the wall clock."""
+        self.memory: int | None = None
+        """Bytes of memory that the child which runs this had when it was last looked at."""
 
     def _marked(self) -> str | None:
         """Return the token that the message was marked with when this process received it; see `Reconnecting`."""
@@ -81,6 +84,12 @@ class ReliableRequest(Request):
         """Note when the run began."""
         self.accepted_at = time_accepted
         super().on_accepted(pid, time_accepted)
+        self.look_at_memory()
+
+    def look_at_memory(self) -> None:
+        """Note what the child has in use: evidence, should it be killed for it."""
+        if self.worker_pid:
+            self.memory = resident_memory(self.worker_pid) or self.memory
 
     def on_failure(self, exc_info: Any, **options: bool) -> Any:
         """Wait, give back, or account for a child that is gone; everything else is Celery's."""
@@ -147,7 +156,7 @@ class ReliableRequest(Request):
         task_ready(self)
         if self.acknowledged:  # early ack, or reported already
             return
-        evidence = _evidence(exc, pid=self.worker_pid)
+        evidence = _evidence(exc, pid=self.worker_pid) | {"rss": self.memory}
         self.runtime.events.emit("evidence", task=self.name, task_id=self.id, key=self.job.key, cause=evidence["cause"])
         try:
             known = json.dumps(evidence).encode()

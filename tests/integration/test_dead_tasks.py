@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 DEADLINE = 20.0
+MEGABYTE = 2**20
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,6 +79,7 @@ def test_a_task_that_always_dies_is_poison(app: Celery, stage: Stage, label: str
     kept = letter(app, stage, label)
     assert [kept.reason, kept.attempts, kept.deliveries] == ["poison", 0, 2]
     assert [json.loads(one)["signal"] for one in kept.evidence] == [9, 9]
+    assert all("rss" in json.loads(one) for one in kept.evidence)
     assert len(stage.entries(label)) == 2
     assert len(stage.wait_entries(f"told:{label}", 1)) == 1
 
@@ -90,6 +92,7 @@ def test_a_task_killed_by_its_hard_time_limit_is_buried_as_such(app: Celery, sta
         result.get(timeout=DEADLINE)
     kept = letter(app, stage, label)
     assert [kept.reason, kept.deliveries] == ["time_limit", 2]
+    assert min(json.loads(one)["rss"] for one in kept.evidence) > MEGABYTE
     assert {json.loads(one)["cause"] for one in kept.evidence} == {"time_limit"}
     assert len(stage.entries(label)) == 2
     assert len(stage.entries(f"failure:{label}")) <= 1
