@@ -178,6 +178,7 @@ class LeaderMixin(Slotting):
 
     def populate_heap(self, *_: Any, **__: Any) -> None:
         """Order all entries by their next slot, and note which have gone."""
+        self._heap = None  # until it is complete: a store that goes away meanwhile must not leave an old order
         now = self._runtime.store.now()
         heap, present = [], set()
         for number, entry in enumerate(self.schedule.values()):
@@ -192,7 +193,17 @@ class LeaderMixin(Slotting):
         self._desk.flush()
 
     def is_due(self, entry: Any) -> Any:
-        """Claim the entry's slot if one is due, together with those of others that are due."""
+        """Claim the entry's slot if one is due, together with those of others that are due.
+
+        With the store away nothing is due for a second: what Celery catches here (5.7) it tries again after five minutes.
+        """
+        try:
+            return self._is_due(entry)
+        except StoreError as exc:
+            self._events.emit("beat_failed", what="claim", error=str(exc))
+            return schedstate(is_due=False, next=AGAIN_SOON)
+
+    def _is_due(self, entry: Any) -> Any:
         if entry.name not in self._claims:
             if not self._leadership.holds():
                 return schedstate(is_due=False, next=AGAIN_SOON)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,10 @@ from kombu.transport import memory
 
 from celery_reliable import ReliableTask
 from celery_reliable.beat import ReliableMemoryScheduler
+from celery_reliable.errors import StoreUnavailable
 from celery_reliable.runtime import forget_runtime, runtime_of
 from celery_reliable.stores.memory import MemoryStore
+from celery_reliable.stores.notes import MemoryNotes, Write
 
 START = 1_780_315_200.0  # 2026-06-01 12:00:00 UTC
 TTL = 15.0
@@ -42,6 +44,18 @@ class RefusingChannel(memory.Channel):  # type: ignore[misc]  # kombu has no typ
         if type(self).away:
             raise ConnectionError("the broker is away")
         super()._put(queue, message, **kwargs)
+
+
+class RefusingNotes(MemoryNotes):
+    """Notes of a store that may be away."""
+
+    away = False
+
+    def write(self, shelf: str, writes: Sequence[Write]) -> list[int | None]:
+        """See `Notes.write`."""
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        return super().write(shelf, writes)
 
 
 class Fleet:
@@ -80,7 +94,8 @@ class Fleet:
         app.task(name="reliable", base=ReliableTask, shared=False)(_nothing)
         app.task(name="plain", shared=False)(_nothing)
         app.finalize()
-        runtime_of(app).store = MemoryStore(clock=self.clock)
+        runtime_of(app).store = store = MemoryStore(clock=self.clock)
+        self.notes = store.notes = RefusingNotes(clock=self.clock)
         return app
 
     # --- beats
@@ -131,7 +146,7 @@ class Fleet:
             self.clock.time = min(self.clock.time + min(_STEP, max(self.pause, 0.05)), end)
 
     def _work(self, beat: Any) -> None:
-        if beat._leadership.holds():
+        if beat._leadership.holds() and not self.notes.away:
             beat._leadership.renew()
         self.pause = _STEP
         for _ in range(1000):

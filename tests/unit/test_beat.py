@@ -173,6 +173,20 @@ def test_two_beats_that_both_believe_they_lead_fire_a_slot_once(fleet: Callable[
     assert len(ids) == len(set(beats.slots("job"))) >= 5
 
 
+@pytest.mark.parametrize("seconds", [3, 60])
+def test_a_store_that_goes_away_when_a_slot_is_due(fleet: Callable[..., Fleet], seconds: int) -> None:
+    """Shorter and longer than the lease: the slot goes out as soon as the store is back, not five minutes later."""
+    beats = fleet({"job": every(100.0), "plain": every(100.0, "plain")})
+    beats.start()
+    beats.run(99)
+    beats.notes.away = True
+    beats.run(seconds)
+    beats.notes.away = False
+    assert beats.fired == []
+    beats.run(5)
+    assert beats.slots("job") == beats.slots("plain") == [100]
+
+
 def test_a_refused_slot_is_tried_again_and_not_dropped_until_the_next(fleet: Callable[..., Fleet]) -> None:
     """Seconds later, not an interval later."""
     beats = fleet({"job": every(60.0), "plain": every(60.0, "plain")})
