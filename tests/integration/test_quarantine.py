@@ -86,5 +86,5 @@ def test_suspect_is_not_lost_or_doubled_when_its_mover_dies(app: Celery, stage: 
     result = app.tasks["suicidal"].apply_async((label, 1), task_id=label)
 
     assert result.get(timeout=DEADLINE) == 1
-    assert stage.met("quarantined", label)
+    stage.wait_met("quarantined", label)
     assert len(stage.entries(label)) == 2

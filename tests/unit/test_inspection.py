@@ -59,6 +59,15 @@ def test_what_others_may_know_is_told_from_what_none_can_run() -> None:
     assert verdict(headers(task="unknown"), None, "no JSON") == "undecodable"
 
 
+@pytest.mark.parametrize(
+    "broken", [{"s": "x"}, {"s": -1}, {"l": 1.5}, {"k": "none"}, {"key": 5}, {"key": "\ud800"}, {"f": None}, {"n": "x"}]
+)
+def test_our_own_header_is_not_trusted(broken: dict[str, Any]) -> None:
+    """A keeper of leases that read it later would die of it."""
+    assert verdict(headers(reliable={"i": "i", **broken})) == "invalid"
+    assert identity_in(headers(reliable={"i": "i", **broken})) is None
+
+
 def test_refusals_do_not_repeat_arguments() -> None:
     """The text goes into logs."""
     refusal = inspect(Incoming(headers(eta="secret"), [["secret"], "secret", {}]), knows=KNOWN.get)
