@@ -6,8 +6,19 @@ shows them.
 
 from __future__ import annotations
 
+from celery_reliable.checks.clocks import clock_findings
 from celery_reliable.checks.findings import Finding, Severity
 from celery_reliable.checks.grace import Budget, budget_of, fit
 from celery_reliable.checks.manifests import ManifestError, Supervised, read_manifest
 
-__all__ = ["Budget", "Finding", "ManifestError", "Severity", "Supervised", "budget_of", "fit", "read_manifest"]
+__all__ = [
+    "Budget",
+    "Finding",
+    "ManifestError",
+    "Severity",
+    "Supervised",
+    "budget_of",
+    "clock_findings",
+    "fit",
+    "read_manifest",
+]

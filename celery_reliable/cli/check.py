@@ -1,16 +1,26 @@
 """Let an operator, or CI, ask what is wrong with a configuration.
 
-Exit codes: 0 nothing found, 1 something was found or a file could not be read, 2 wrong usage.
+Exit codes: 0 no error was found (warnings apart), 1 an error was found or a file could not be read, 2 wrong usage.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 
 import click
 
-from celery_reliable.checks import Budget, Finding, ManifestError, Supervised, budget_of, fit, read_manifest
+from celery_reliable.checks import (
+    Budget,
+    Finding,
+    ManifestError,
+    Supervised,
+    budget_of,
+    clock_findings,
+    fit,
+    read_manifest,
+)
 from celery_reliable.cli.screens import printable, write_json
 from celery_reliable.errors import ReliableError
 
@@ -43,17 +53,18 @@ def check(
     containers: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say whether a stop of this app's workers fits into their supervisor's grace period."""
+    """Say what is wrong with this app: its schedule's hours, and whether a stop fits into the supervisor's patience."""
     try:
         budget = budget_of(ctx.obj.app)
-        found = [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers)]
+        clocks = clock_findings(ctx.obj.app, now=datetime.now().astimezone())
+        found = [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers), *clocks]
     except (ManifestError, ReliableError) as exc:
         raise click.ClickException(printable(str(exc))) from exc
     if not as_json:
         click.echo(budget)
     for finding in found:
         _show(finding, as_json=as_json)
-    if found:
+    if any(finding.severity == "error" for finding in found):
         ctx.exit(1)
 
 
