@@ -8,7 +8,9 @@ PYTHONS ?= $(sort $(wildcard $(HOME)/.pyenv/versions/3.1[0-9]*/bin/python))
 TESTS   ?= tests/unit tests/integration
 ARGS    ?=
 # A server named by the environment is shared, so the tests take turns.
-PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,auto)
+PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,$(MORE_THAN_CORES))
+# Tests mostly wait for processes that they have started.
+MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test chaos lint types imports format docs bench matrix clean

@@ -143,7 +143,7 @@ def test_a_result_of_none_is_given_again(app: Celery, stage: Stage, label: str) 
 # --- the store
 
 
-@pytest.mark.parametrize("url", ["mysql://localhost/0", "redis:/localhost", "sqlite:///jobs.db"])
+@pytest.mark.parametrize("url", ["mysql://localhost/0", "redis:/localhost", "mongodb://localhost/jobs"])
 def test_a_store_of_an_unknown_scheme_is_refused(url: str) -> None:
     """Before anything is submitted, with the schemes there are."""
     app = empty_app()

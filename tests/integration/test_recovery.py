@@ -304,7 +304,8 @@ def test_theft_by_a_shorter_visibility_timeout_is_told(
     start(workers, stage, "ours")
     job = app.tasks["held"].delay(label, "gate")
     stage.wait_entries(label, 1)
-    options = {"visibility_timeout": 0.1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    # At an interval that is no divisor of our beat's, else it may always come just after a beat.
+    options = {"visibility_timeout": 0.1, "unacked_restore_interval": 0.37, "unacked_restore_throttle": 1}
     thief = dataclasses.replace(stage, conf={"broker_transport_options": options})
     workers.start(PLAIN, pool="solo", name="theirs", queues=["theirs"], env=thief.environment(), arguments=QUICK)
 
