@@ -24,6 +24,11 @@ _PARTS = 3  # args, kwargs, embed
 _LONGEST = 512
 _KINDS: Final = frozenset(get_args(Kind))
 _LARGEST = 2**53
+_COUNTS: Final = ("retries", "replaced_task_nesting")
+_TEXTS: Final = ("root_id", "parent_id", "group", "shadow", "origin")
+_NO_LIMITS: Final = (None, [None, None])
+_NOTHING: Final[list[str]] = []
+_LISTS: Final = (list, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def inspect(incoming: Incoming, *, knows: Knows) -> Refusal | None:
     task, task_id = _name(fields.get("task")), _name(fields.get("id"))
     if incoming.failure:
         return Refusal("undecodable", incoming.failure, task, task_id)
-    problem = next(_problems(incoming, fields), "")
+    problem = "" if _is_ordinary(incoming) else next(_problems(incoming, fields), "")
     if problem:
         return Refusal("invalid", problem, task, task_id)
     version, known = fields.get(VERSION_HEADER) or 1, knows(task)
@@ -115,6 +120,44 @@ def canvas_in(embed: object) -> dict[str, Any]:
 # --- what no worker can run
 
 
+def _is_ordinary(incoming: Incoming) -> bool:
+    """Tell, in a few microseconds, that `_problems` would find none: what nearly every message is."""
+    headers, body = incoming.headers, incoming.body
+    if type(headers) is not dict or type(body) is not list or len(body) != _PARTS:
+        return False
+    of = headers.get
+    args, kwargs, embed = body
+    return (
+        _is_plain(of("task"))
+        and _is_plain(of("id"))
+        and of("timelimit") in _NO_LIMITS
+        and of("eta") is of("expires") is of(VERSION_HEADER) is None
+        and all(type(of(name, 0)) is int and 0 <= of(name, 0) < _LARGEST for name in _COUNTS)
+        and all(of(name) is None or type(of(name)) is str for name in _TEXTS)
+        and type(of("stamped_headers", _NOTHING)) in _LISTS
+        and type(of("stamps", {})) is dict
+        and type(args) is list
+        and type(kwargs) is dict
+        and all(type(name) is str for name in kwargs)
+        and type(embed) is dict
+        and embed.get("callbacks") is embed.get("errbacks") is embed.get("chain") is embed.get("chord") is None
+        and _is_ordinary_identity(of(keys.HEADER), of("id"))
+    )
+
+
+def _is_ordinary_identity(header: object, task_id: object) -> bool:
+    if header is None:
+        return True
+    if type(header) is not dict or header.get("i") != task_id or header.get("k", "own") not in _KINDS:
+        return False
+    numbers = all(type(header.get(name, 0)) is int and 0 <= header.get(name, 0) < _LARGEST for name in ("s", "l", "n"))
+    return numbers and _is_plain(header.get("key", "k")) and (header.get("f", "") == "" or _is_plain(header["f"]))
+
+
+def _is_plain(text: object) -> bool:
+    return type(text) is str and 0 < len(text) <= _LONGEST and text.isascii()
+
+
 def _problems(incoming: Incoming, fields: Mapping[Any, Any]) -> Iterator[str]:
     if not isinstance(incoming.headers, Mapping):
         yield f"headers: expected a mapping, found {_shown(incoming.headers)}"
@@ -138,7 +181,7 @@ def _wrong_headers(fields: Mapping[Any, Any]) -> Iterator[str]:
     for name in ("eta", "expires"):
         if fields.get(name) is not None and not internals.is_moment(fields[name]):
             yield f"{name}: expected an ISO 8601 time, found {_shown(fields[name])}"
-    for name in ("root_id", "parent_id", "group", "shadow", "origin"):
+    for name in _TEXTS:
         if not isinstance(fields.get(name), str | None):
             yield f"{name}: expected a text, found {_shown(fields[name])}"
     for name, kind, expected in (("stamped_headers", list | tuple, "a list"), ("stamps", Mapping, "a mapping")):

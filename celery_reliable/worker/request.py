@@ -84,7 +84,6 @@ class ReliableRequest(Request):
         """Note when the run began."""
         self.accepted_at = time_accepted
         super().on_accepted(pid, time_accepted)
-        self.look_at_memory()
 
     def look_at_memory(self) -> None:
         """Note what the child has in use: evidence, should it be killed for it."""
@@ -112,6 +111,7 @@ class ReliableRequest(Request):
         if soft or not self.task.acks_late:
             super().on_timeout(soft, timeout)
             return
+        self.look_at_memory()
         self._lost(TimeLimitExceeded(timeout))
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:  # noqa: FBT001

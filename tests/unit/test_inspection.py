@@ -12,6 +12,7 @@ from kombu import serialization
 
 from celery_reliable.keys import HEADER
 from celery_reliable.payloads import VERSION_HEADER
+from celery_reliable.worker import inspection
 from celery_reliable.worker.inspection import Incoming, canvas_in, fields_of, identity_in, inspect
 
 KNOWN = {"known": 1, "newer": 3}
@@ -135,6 +136,33 @@ def test_no_message_ends_the_inspection_and_what_passes_can_be_run(found: Any, b
     limits = fields.get("timelimit") or (None, None)
     assert [type(limit) in (int, float, bool, type(None)) for limit in limits] == [True, True]
     assert identity is None or len(identity.job.digest) == 16
+
+
+USUAL: dict[str, Any] = {
+    "task": "known",
+    "id": "i",
+    "retries": 0,
+    "replaced_task_nesting": 0,
+    "timelimit": [None, None],
+    "eta": None,
+    "expires": None,
+    "root_id": "i",
+    "parent_id": None,
+    "group": None,
+    "stamped_headers": None,
+    "stamps": {},
+    HEADER: {"i": "i", "s": 5, "l": 1},
+}
+
+
+@settings(max_examples=1000, deadline=None)
+@given(changes=st.dictionaries(NAMES, ANYTHING, max_size=2), ours=OURS, body=BODIES)
+def test_the_quick_look_passes_nothing_that_the_thorough_one_refuses(changes: Any, ours: Any, body: Any) -> None:
+    """And what nearly every message is, it does pass."""
+    incoming = Incoming({**USUAL, HEADER: {**USUAL[HEADER], **ours}, **changes}, body)
+    if inspection._is_ordinary(incoming):
+        assert list(inspection._problems(incoming, fields_of(incoming))) == []
+    assert inspection._is_ordinary(Incoming(USUAL, GOOD))
 
 
 @settings(max_examples=400, deadline=None)
