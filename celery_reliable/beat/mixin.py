@@ -72,7 +72,13 @@ class LeaderMixin(Slotting):
     # --- the loop
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Lead or stand by. Returns the seconds to sleep; never raises for what may pass by itself."""
+        """Lead or stand by. Returns the seconds to sleep; never raises for what may pass by itself.
+
+        Celery's signal handler closes the scheduler and raises SystemExit in whatever the loop does. In a ``__del__``
+        (of a result, which talks to Redis) Python swallows that, and the loop would go on: it ends here then.
+        """
+        if self._closed:
+            raise SystemExit
         if not self._leadership.holds() and not self._elected():
             self._sign.show("store_down" if self._leadership.store_away else "standby")
             return self._leadership.pause()

@@ -168,8 +168,9 @@ def test_sweep_of_a_large_backlog_publishes_what_vanished_and_nothing_else(
             sweep.look(view, queues={"celery"})
         view.close()
 
-    assert [event["task_id"] for event in stage.events("published_again")] == [vanished]
-    assert broker.llen("celery") == 20_000
+    again = [event["task_id"] for event in stage.events("published_again")]
+    assert set(again) == {vanished}  # more than once where a pass takes longer than the pause of this test's sweep
+    assert broker.llen("celery") == 19_999 + len(again)
     assert broker.info("commandstats")["cmdstat_lrange"]["calls"] <= 2 * looks + 1
 
 

@@ -516,3 +516,11 @@ def _judge(beats: Fleet, interval: int, policy: str) -> None:
 
 def _of(beats: Fleet, entry: str) -> list[tuple[float, dict[str, Any]]]:
     return [one for one in beats.fired if one[1].get("reliable_entry") == entry]
+
+
+def test_a_closed_beat_ticks_no_more(fleet: Callable[..., Fleet]) -> None:
+    """The SystemExit of Celery's signal handler may have been swallowed where it was raised."""
+    beat = fleet({"job": every(10.0)}).start()
+    beat.close()
+    with pytest.raises(SystemExit):
+        beat.tick()
