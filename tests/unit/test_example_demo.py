@@ -208,7 +208,7 @@ def test_a_process_that_left_a_child_behind_is_found_out(fleet: Fleet, program: 
     member = fleet.start("alpha", program, ready="ready")
     member.wait_ready(timeout=20)
     member.ask()
-    assert member.state == "draining"
+    assert member.state in ("draining", "left")  # it may be gone already
     assert member.wait_gone(timeout=10) == (-signal.SIGTERM, 1)
     assert [each.state for each in fleet.processes] == ["left"]
 
