@@ -154,9 +154,13 @@ def _confirm_publishes(app: Celery) -> None:
 
 
 def broker_driver(app: Celery) -> str:
-    """Return kombu's name for the kind of broker: ``redis``, ``amqp``, ``memory``, ..."""
-    transport = app.connection_for_write().get_transport_cls()
-    return str(transport.driver_type)
+    """Return kombu's name for the kind of broker to which is published: ``redis``, ``amqp``, ``memory``, ..."""
+    return str(app.connection_for_write().get_transport_cls().driver_type)
+
+
+def consumed_driver(app: Celery) -> str:
+    """Return kombu's name for the kind of broker from which a worker receives."""
+    return str(app.connection_for_read().get_transport_cls().driver_type)
 
 
 def _hook(hook: Any) -> Hook:

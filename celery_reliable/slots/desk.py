@@ -67,11 +67,6 @@ class Desk:
         """Return how many entries have a record."""
         return len(self._kept)
 
-    def fetch(self, name: str) -> SlotRecord | None:
-        """Return a record, read now."""
-        self._refresh([name])
-        return self.record(name)
-
     # --- now or not at all
 
     def put(self, changes: Mapping[str, tuple[SlotRecord, SlotRecord]]) -> set[str]:

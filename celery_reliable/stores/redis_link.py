@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis import exceptions as driver
 
@@ -278,15 +278,6 @@ def _sentinel_pool(url: str, *, timeout: float) -> Any:
     ssl = query.get("ssl", "").lower() in ("1", "true", "yes")
     retry = Retry(NoBackoff(), 0)
     return make_pool(service, sentinels, ssl=ssl, db=int(database or 0), retry=retry, **options)
-
-
-def masked(url: str) -> str:
-    """Return the URL without its password, for messages."""
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    query = urlencode([(k, "***" if "password" in k else v) for k, v in parse_qsl(parts.query)], safe="*")
-    return urlunsplit(parts._replace(netloc=f"{user}{':***' if colon else ''}{at}{hosts}", query=query))
 
 
 def _translated(call: Callable[..., _T], *args: Any) -> _T:

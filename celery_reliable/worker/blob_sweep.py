@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from celery import bootsteps
@@ -10,6 +9,7 @@ from celery import bootsteps
 from celery_reliable import internals
 from celery_reliable.errors import ReliableError
 from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.worker.background import Background
 
 EACH = 3600.0
 _ROLE = "blobs"
@@ -24,8 +24,7 @@ class BlobSweep(bootsteps.StartStopStep):
         """Take the worker's app."""
         super().__init__(parent, **kwargs)
         self._app = parent.app
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._background = Background(self._run, name="reliable-blobs")
 
     def include_if(self, parent: Any) -> bool:
         """Take part where there is a folder for blobs."""
@@ -33,12 +32,11 @@ class BlobSweep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Begin with a sweep."""
-        self._thread = threading.Thread(target=self._run, name="reliable-blobs", daemon=True)
-        self._thread.start()
+        self._background.begin()
 
     def stop(self, parent: Any) -> None:
         """End the thread; a sweep under way ends with the process."""
-        self._stop.set()
+        self._background.end()
 
     terminate = stop
 
@@ -46,7 +44,7 @@ class BlobSweep(bootsteps.StartStopStep):
         runtime, token = runtime_of(self._app), internals.new_token()
         while True:
             sweep(runtime, token=token)
-            if self._stop.wait(EACH):
+            if self._background.wait(EACH):
                 return
 
 

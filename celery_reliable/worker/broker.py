@@ -186,7 +186,4 @@ def silent(seen: Iterable[tuple[str, tuple[str, float]]], *, now: float, after: 
 
 def away() -> tuple[type[Exception], ...]:
     """Return what is raised while broker or store are away."""
-    from kombu.exceptions import OperationalError  # noqa: PLC0415  # the drivers are imported where they are used
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    return (OSError, StoreError, RedisError, OperationalError)
+    return (StoreError, *internals.away())

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery import bootsteps
 
-from celery_reliable.runtime import runtime_of
+from celery_reliable.runtime import consumed_driver, runtime_of
 
 ARGUMENT = "x-consumer-timeout"
 DEFAULT = 1800.0
@@ -32,7 +32,7 @@ class ConsumerTimeout(bootsteps.StartStopStep):
 
     def include_if(self, parent: Any) -> bool:
         """Take part on AMQP only."""
-        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "amqp")
+        return consumed_driver(parent.app) == "amqp"
 
     def start(self, parent: Any) -> None:
         """Compare, once."""

@@ -21,9 +21,9 @@ from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_reliable import internals
-from celery_reliable.errors import StoreError
 from celery_reliable.payloads import PARKED_HEADER, RawMessage
 from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.worker.broker import away
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.inspection import Incoming, Refusal, inspect
 from celery_reliable.worker.queue_items import QueueItems
@@ -137,7 +137,7 @@ class Clerk:
         self._bell = threading.Event()
         self._ended = False
         self._round_due = 0.0
-        self._away: tuple[type[Exception], ...] = (StoreError, *internals.away())
+        self._away: tuple[type[Exception], ...] = away()
         self._thread = threading.Thread(target=self._run, name="reliable-intake", daemon=True)
 
     def start(self) -> None:

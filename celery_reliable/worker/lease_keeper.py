@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from celery.worker import state
 from celery_reliable import internals
 from celery_reliable.errors import StoreError
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.background import Background
 from celery_reliable.worker.request import ReliableRequest
 
 if TYPE_CHECKING:
@@ -35,22 +35,17 @@ class LeaseKeeper(bootsteps.StartStopStep):
         """Take the worker's app; the thread starts with the worker."""
         super().__init__(parent, **kwargs)
         self._app = parent.app
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._background = Background(self._keep, name="reliable-lease-keeper")
         self._given_up: set[str] = set()
         self._lost_before: set[str] = set()
 
     def start(self, parent: Any) -> None:
         """Start the thread."""
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._keep, name="reliable-lease-keeper", daemon=True)
-        self._thread.start()
+        self._background.begin()
 
     def stop(self, parent: Any) -> None:
         """Let the last beat end. Called after the pool has stopped, so nothing runs unrenewed."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
+        self._background.end(patience=1.0)
 
     terminate = stop
 
@@ -59,7 +54,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
         self._tell_findings()
         while True:
             self.beat()
-            if self._stop.wait(runtime.settings.lease_ttl / _RENEWALS):
+            if self._background.wait(runtime.settings.lease_ttl / _RENEWALS):
                 return
 
     def _tell_findings(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from celery.worker import state
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.overlap import POLL, Claimant, Right, job_name
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.background import Background
 from celery_reliable.worker.request import ReliableRequest
 from celery_reliable.worker.stops import LOST, REPLACED, Stops
 
@@ -33,8 +33,7 @@ class OverlapKeeper(bootsteps.StartStopStep):
         """Make the file of stops before the pool makes its children."""
         super().__init__(parent, **kwargs)
         self._app = parent.app
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._background = Background(self._keep, name="reliable-overlap")
         self._stops = Stops() if self.include_if(parent) else None
         self._known: set[str] = set()
         self._missing: dict[str, int] = {}
@@ -46,22 +45,18 @@ class OverlapKeeper(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Start the thread."""
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._keep, name="reliable-overlap", daemon=True)
-        self._thread.start()
+        self._background.begin()
 
     def stop(self, parent: Any) -> None:
         """End the thread. Called after the pool has stopped, so nothing runs unrenewed."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
+        self._background.end(patience=1.0)
         if self._stops is not None:
             self._stops.close()
 
     terminate = stop
 
     def _keep(self) -> None:
-        while not self._stop.wait(POLL):
+        while not self._background.wait(POLL):
             self.beat()
 
     def beat(self) -> None:

@@ -9,12 +9,11 @@ silent: by then its leases are over, and with them all that a rescue could give.
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from celery_reliable import processes
+from celery_reliable.heartbeats import Process
 from celery_reliable.stores.notes import Notes, Write
 
 SHELF = "owners"
@@ -24,22 +23,15 @@ _TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """One process that holds, or held, work."""
+class Owner(Process):
+    """One process that holds, or held, work, and its token."""
 
     token: str
-    host: str
-    boot_id: str
-    pid_namespace: str
-    pid: int
-    started: str
 
     @classmethod
     def here(cls, token: str) -> Owner:
         """Describe this process."""
-        pid = os.getpid()
-        place = (socket.gethostname(), processes.boot_id(), processes.pid_namespace())
-        return cls(token, *place, pid, processes.start_time(pid))
+        return cls(**asdict(Process.current()), token=token)
 
     @property
     def in_sight(self) -> bool:
@@ -48,10 +40,6 @@ class Owner:
             processes.boot_id(),
             processes.pid_namespace(),
         )
-
-    def is_gone(self) -> bool:
-        """Tell whether there is proof that its process has ended."""
-        return processes.is_gone(boot=self.boot_id, namespace=self.pid_namespace, pid=self.pid, started=self.started)
 
 
 @dataclass(frozen=True, slots=True)

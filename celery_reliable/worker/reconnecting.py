@@ -8,7 +8,7 @@ from celery import bootsteps
 
 from celery_reliable import internals
 from celery_reliable.keys import TOKEN
-from celery_reliable.runtime import runtime_of
+from celery_reliable.runtime import consumed_driver, runtime_of
 
 
 class Reconnecting(bootsteps.StartStopStep):
@@ -28,7 +28,7 @@ class Reconnecting(bootsteps.StartStopStep):
 
     def include_if(self, parent: Any) -> bool:
         """Take part on Redis only: elsewhere a tag means nothing to the next connection."""
-        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "redis")
+        return consumed_driver(parent.app) == "redis"
 
     def start(self, parent: Any) -> None:
         """Prepare the new channel, then give back through it what was not running when the last one broke."""

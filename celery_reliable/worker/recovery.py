@@ -15,7 +15,6 @@ own sight begins the watch anew: an outage ends nobody's hold.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,9 +30,10 @@ from celery_reliable.dead_letters import DeadLetter, letter_id_of
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.parking import Parking
 from celery_reliable.payloads import Envelope
-from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.runtime import Runtime, consumed_driver, runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
+from celery_reliable.worker.background import Background
 from celery_reliable.worker.broker import RedisBroker, address_of, away, silent
 from celery_reliable.worker.fleet_queues import FleetQueues
 
@@ -46,9 +46,8 @@ _GAP = 3.0  # a longer one begins the watch anew
 _ROLE_TTL = 2.5
 _ROLES = ("leader", "standby")
 _ENTRIES = 500  # ledger entries looked at per look, at least
-_TIME = (
-    0.1  # seconds that a look goes on for with more of them: a ledger of a million is read in minutes, not in an hour
-)
+# Seconds that a look goes on for with more of them: a ledger of a million is read in minutes, not in an hour.
+_TIME = 0.1
 _MOST_TIMES = 3
 _RENEWALS = 3
 
@@ -63,28 +62,24 @@ class Recovery(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the consumer; a thread begins with its first connection and ends with the worker."""
         super().__init__(parent, **kwargs)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._consumer = parent
+        self._background = Background(self._run, name="reliable-recovery")
 
     def include_if(self, parent: Any) -> bool:
         """Take part on Redis only."""
-        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "redis")
+        return consumed_driver(parent.app) == "redis"
 
     def start(self, parent: Any) -> None:
         """Begin, or go on with the new connection."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(parent,), name="reliable-recovery", daemon=True)
-            self._thread.start()
+        self._background.begin()
 
     def shutdown(self, parent: Any) -> None:
         """End the thread, and give up the role by letting it expire."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
+        self._background.end(patience=1.0)
 
-    def _run(self, consumer: Any) -> None:
-        rounds = Rounds(consumer)
-        while not self._stop.wait(_EACH):
+    def _run(self) -> None:
+        rounds = Rounds(self._consumer)
+        while not self._background.wait(_EACH):
             rounds.go()
         rounds.close()
 

@@ -18,12 +18,11 @@ from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.processes import resident_memory
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
+from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:
     from celery_reliable.settings import Settings
-
-_RECORD_TTL = 7 * 86_400.0
 
 
 class ReliableRequest(Request):
@@ -120,9 +119,9 @@ class ReliableRequest(Request):
         store, job = self.runtime.store, self.job
         try:
             if terminated:
-                store.revoke(job, task_id=self.id, ttl=_RECORD_TTL)
-                store.free(job, token=self.token, evidence=b'{"cause": "revoked"}', keep=_RECORD_TTL)
-            store.settle(job, task_id=self.id, state="expired" if expired else "revoked", ttl=_RECORD_TTL)
+                store.revoke(job, task_id=self.id, ttl=LIVE_RECORD_TTL)
+                store.free(job, token=self.token, evidence=b'{"cause": "revoked"}', keep=LIVE_RECORD_TTL)
+            store.settle(job, task_id=self.id, state="expired" if expired else "revoked", ttl=LIVE_RECORD_TTL)
         except StoreError:
             self._store_was_away("settle")
 
@@ -145,7 +144,7 @@ class ReliableRequest(Request):
         """Give back a message whose run was interrupted beside its body. A run that had ended keeps its outcome."""
         try:
             self.runtime.store.release(
-                self.job, fence=None, token=self.token, outcome="interrupted", delay=0.0, record_ttl=_RECORD_TTL
+                self.job, fence=None, token=self.token, outcome="interrupted", delay=0.0, record_ttl=LIVE_RECORD_TTL
             )
         except StoreError:
             self._store_was_away("release")
@@ -160,7 +159,7 @@ class ReliableRequest(Request):
         self.runtime.events.emit("evidence", task=self.name, task_id=self.id, key=self.job.key, cause=evidence["cause"])
         try:
             known = json.dumps(evidence).encode()
-            self.runtime.store.free(self.job, token=self.token, evidence=known, keep=_RECORD_TTL)
+            self.runtime.store.free(self.job, token=self.token, evidence=known, keep=LIVE_RECORD_TTL)
         except StoreError:
             self._store_was_away("free")
         self.runtime.holding.give_back(self)

@@ -6,13 +6,13 @@ those leases and gives those messages back to the near end of their queues. Who 
 delivery, which begins with its owner's: on Redis every message that is out is marked with it; RabbitMQ has returned the
 messages already, and the one that meets a predecessor's lease here ends it.
 
-A false rescue would be harmless: a claim answers `Busy`, then `Done`.
+A message given back too early is harmless: its claim answers `Busy`, then `Done`. A lease ended too early is not: it
+fences a holder that lives. Hence the proof.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from celery_reliable import keys
 from celery_reliable.errors import StoreError
 from celery_reliable.keys import HEADER, TOKEN, owner_of
 from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.submission import LIVE_RECORD_TTL
+from celery_reliable.worker.background import Background
 from celery_reliable.worker.broker import RedisBroker, away
 from celery_reliable.worker.owners import NodeName, Owner
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from celery_reliable.stores.base import Job
 
 _EACH = 1.0  # seconds between two tries while something is away
-_RECORD_TTL = 7 * 86_400.0
 
 
 class Rescue(bootsteps.StartStopStep):
@@ -42,26 +43,25 @@ class Rescue(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         self._runtime = runtime_of(parent.app)
         self._owner = Owner.here(self._runtime.owner)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._consumer = parent
+        self._background = Background(self._run, name="reliable-rescue")
 
     def start(self, parent: Any) -> None:
         """Begin, with the first connection."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(parent,), name="reliable-rescue", daemon=True)
-            self._thread.start()
+        self._background.begin()
 
     def shutdown(self, parent: Any) -> None:
         """End the thread, if it still waits for a store that is away."""
-        self._stop.set()
+        self._background.end()
 
-    def _run(self, consumer: Any) -> None:
-        while not self._stop.is_set():
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._background.wait(pause):
             try:
-                self._take_over(consumer)
+                self._take_over(self._consumer)
                 break
             except away():
-                self._stop.wait(_EACH)
+                pause = _EACH
 
     def _take_over(self, consumer: Any) -> None:
         runtime = self._runtime
@@ -103,7 +103,7 @@ class Rescue(bootsteps.StartStopStep):
 def free(runtime: Runtime, job: Job, *, token: str, owner: Owner | None = None) -> bool:
     """End the lease of a claim whose worker is gone."""
     evidence = {"cause": "worker_gone", "pid": owner.pid if owner else None, "host": owner.host if owner else None}
-    return runtime.store.free(job, token=token, evidence=json.dumps(evidence).encode(), keep=_RECORD_TTL)
+    return runtime.store.free(job, token=token, evidence=json.dumps(evidence).encode(), keep=LIVE_RECORD_TTL)
 
 
 def free_holder(runtime: Runtime, job: Job, *, gone: Collection[str]) -> bool:

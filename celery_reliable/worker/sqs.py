@@ -6,7 +6,6 @@ held, ten to a call, each third of that timeout. SQS itself ends this twelve hou
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 from celery import bootsteps
 
 from celery_reliable import internals
-from celery_reliable.runtime import runtime_of
+from celery_reliable.runtime import consumed_driver, runtime_of
+from celery_reliable.worker.background import Background
 
 _BATCH = 10  # entries of one call, the most that SQS takes
 _SHARE = 3
@@ -29,33 +29,31 @@ class SqsKeeper(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the consumer; a thread begins with its first connection and ends with the worker."""
         super().__init__(parent, **kwargs)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._consumer = parent
+        self._background = Background(self._run, name="reliable-sqs")
 
     def include_if(self, parent: Any) -> bool:
         """Take part on SQS only."""
-        return bool(parent.app.connection_for_read().get_transport_cls().driver_type == "sqs")
+        return consumed_driver(parent.app) == "sqs"
 
     def start(self, parent: Any) -> None:
         """Begin, or go on with the new connection."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(parent,), name="reliable-sqs", daemon=True)
-            self._thread.start()
+        self._background.begin()
 
     def shutdown(self, parent: Any) -> None:
         """End the thread."""
-        self._stop.set()
+        self._background.end()
 
-    def _run(self, consumer: Any) -> None:
+    def _run(self) -> None:
         wait = _SHORTEST
-        while not self._stop.wait(wait):
-            channel = getattr(consumer.task_consumer, "channel", None)
+        while not self._background.wait(wait):
+            channel = getattr(self._consumer.task_consumer, "channel", None)
             if channel is None:
                 continue
             wait = max(channel.visibility_timeout / _SHARE, _SHORTEST)
             failed = extend_all(channel)
             if failed:
-                runtime_of(consumer.app).events.emit("extend_failed", held=failed)
+                runtime_of(self._consumer.app).events.emit("extend_failed", held=failed)
 
 
 def extend_all(channel: Any) -> int:
