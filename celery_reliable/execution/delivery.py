@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 
 from celery_reliable import internals, keys
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.runtime import Runtime, runtime_of
-from celery_reliable.stores.base import Job, Run, Settled, Stale
+from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
+from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
@@ -102,6 +103,21 @@ class Delivery:
             self.emit("lost_writes")
         return answer
 
+    def release(self, outcome: ReleaseOutcome = "interrupted", *, delay: float = 0.0) -> bool:
+        """Give the claim back; ``interrupted`` spends neither an attempt nor a delivery. False: revoked, so it has ended."""
+        answer = self.insist(
+            "release",
+            lambda: self.runtime.store.release(
+                self.job,
+                fence=self.run.fence,
+                token=self.token,
+                outcome=outcome,
+                delay=delay,
+                record_ttl=LIVE_RECORD_TTL + delay,
+            ),
+        )
+        return not self.check(answer, verb="release").revoked
+
     def end_entry(self) -> None:
         """End this submission's ledger entry. Best effort: an entry that stays costs one more message later."""
         if not self.runtime.ledger:
@@ -111,7 +127,13 @@ class Delivery:
         except StoreError:
             self.emit("store_unavailable", verb="settle", wait=0.0)
 
-    # --- ways to keep the message
+    # --- ways to end or keep the message
+
+    def drop(self, state: str) -> NoReturn:
+        """Ack a message whose life has ended, and say so."""
+        self.emit("over", state=state)
+        self.end_entry()
+        raise Ignore
 
     def hold(self, why: str, seconds: float) -> NoReturn:
         """Let the message wait in this worker, in no pool slot."""

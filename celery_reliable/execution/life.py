@@ -83,7 +83,7 @@ class Execution:
             burial.refuse_late(self.delivery)
         if state == "skipped":  # the first report may not have happened
             overlapping.report(self.delivery, "told before")
-        verdicts.drop(self.delivery, state)
+        self.delivery.drop(state)
 
     def _claim(self) -> Any:  # Any: match in `perform` names every answer
         delivery, settings = self.delivery, self.delivery.settings

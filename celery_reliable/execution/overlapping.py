@@ -11,7 +11,6 @@ from celery_reliable import internals
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.lifetimes import marker_ttl
 from celery_reliable.overlap import POLL, Claimant, Policy, Skip, Wait
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker import stops
 
 if TYPE_CHECKING:
@@ -99,21 +98,7 @@ def report(delivery: Delivery, reason: str) -> NoReturn:
 
 
 def _release(delivery: Delivery) -> None:
-    """Give the claim back unused: neither an attempt nor a delivery is spent."""
-    store, run = delivery.runtime.store, delivery.run
-    answer = delivery.insist(
-        "release",
-        lambda: store.release(
-            delivery.job,
-            fence=run.fence,
-            token=delivery.token,
-            outcome="interrupted",
-            delay=0.0,
-            record_ttl=LIVE_RECORD_TTL,
-        ),
-    )
-    if delivery.check(answer, verb="release").revoked:
+    """Give the claim back unused."""
+    if not delivery.release():
         leave(delivery)
-        delivery.emit("over", state="revoked")
-        delivery.end_entry()
-        raise Ignore
+        delivery.drop("revoked")

@@ -12,10 +12,10 @@ from typing import NoReturn
 from celery.exceptions import Ignore, Reject
 
 from celery_reliable import internals, keys
+from celery_reliable.execution import overlapping
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.stores.base import Run
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.waiting import Hold
 
 _WAIT = 5.0  # seconds until a refused publish is tried again
@@ -33,19 +33,10 @@ def is_wanted(delivery: Delivery, run: Run) -> bool:
 def move(delivery: Delivery, run: Run) -> NoReturn:
     """Give the claim back, publish the message to the quarantine queue, and end this delivery."""
     delivery.run = run
-    answer = delivery.insist(
-        "release",
-        lambda: delivery.runtime.store.release(
-            delivery.job,
-            fence=run.fence,
-            token=delivery.token,
-            outcome="interrupted",
-            delay=0.0,
-            record_ttl=LIVE_RECORD_TTL,
-        ),
-    )
-    if not delivery.check(answer, verb="release").revoked:
-        _publish(delivery, run)
+    if not delivery.release():
+        overlapping.leave(delivery)
+        delivery.drop("revoked")
+    _publish(delivery, run)
     raise Ignore
 
 

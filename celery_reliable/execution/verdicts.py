@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Reject, Retry
 
 from celery_reliable import keys
 from celery_reliable.errors import Draining, LeaseLost
@@ -13,7 +13,6 @@ from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
 from celery_reliable.stores.base import ReleaseOutcome
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 
@@ -114,20 +113,9 @@ def _run_again(
 
 
 def _release(delivery: Delivery, outcome: ReleaseOutcome, delay: float) -> None:
-    answer = delivery.insist(
-        "release",
-        lambda: delivery.runtime.store.release(
-            delivery.job,
-            fence=delivery.run.fence,
-            token=delivery.token,
-            outcome=outcome,
-            delay=delay,
-            record_ttl=LIVE_RECORD_TTL + delay,
-        ),
-    )
-    if delivery.check(answer, verb="release").revoked:
+    if not delivery.release(outcome, delay=delay):
         overlapping.leave(delivery)
-        drop(delivery, "revoked")
+        delivery.drop("revoked")
     overlapping.rest(delivery, seconds=delay, has_run=outcome == "interrupted")
 
 
@@ -164,10 +152,3 @@ def _reject(delivery: Delivery, exc: Reject) -> NoReturn:
         _release(delivery, "snooze", SHORTEST_WAIT)
         delivery.hold("not_yet", SHORTEST_WAIT)
     burial.bury(delivery, exc, "rejected")
-
-
-def drop(delivery: Delivery, state: str) -> NoReturn:
-    """Ack a message whose life has ended, and say so."""
-    delivery.emit("over", state=state)
-    delivery.end_entry()
-    raise Ignore
