@@ -124,7 +124,7 @@ def _signature(fields: Mapping[str, Any]) -> TaskSignature:
 def compare(old: Mapping[str, TaskSignature], new: Mapping[str, TaskSignature]) -> list[Change]:
     """Return what a deploy from ``old`` to ``new`` would do to messages on their way, worst first.
 
-    A task whose ``payload_version`` was raised is left alone: its upgrades are there to take old messages over.
+    A raised ``payload_version`` excuses nothing: it keeps new messages from old workers, not old ones from new workers.
     """
     changes = [change for task in sorted(old) for change in _task_changes(task, old[task], new)]
     return sorted(changes, key=lambda change: (change.severity, change.task))
@@ -136,31 +136,28 @@ def _task_changes(task: str, before: TaskSignature, new: Mapping[str, TaskSignat
         yield _gone(task, before, new)
     elif after.version < before.version:
         yield _version_lowered(task, before, after)
-    elif after.version == before.version:
+    else:
         for rule in _RULES:
             yield from rule(task, before, after)
+
+
+def _change(code: str, task: str, message: str, *, severity: Severity = "error") -> Change:
+    return Change(code=code, severity=severity, task=task, message=message, remedy=_REMEDIES[code])
 
 
 def _gone(task: str, before: TaskSignature, new: Mapping[str, TaskSignature]) -> Change:
     twins = [name for name, signature in new.items() if signature == before and name.rpartition(".")[2] in task]
     likely = f"; {twins[0]} has the same signature" if twins else ""
-    return Change(
-        code="task-removed",
-        severity="error",
-        task=task,
-        message=f"the task is gone{likely}: its messages will be parked, then dead-lettered as unregistered",
-        remedy=f'keep it until its messages are done, or register the old name too: app.tasks["{task}"] = the task',
+    return _change(
+        "task-removed",
+        task,
+        f"the task is gone{likely}: its messages will be parked, then dead-lettered as unregistered",
     )
 
 
 def _version_lowered(task: str, before: TaskSignature, after: TaskSignature) -> Change:
-    return Change(
-        code="version-lowered",
-        severity="error",
-        task=task,
-        message=f"payload_version went from {before.version} to {after.version}: messages of the newer one will be parked",
-        remedy="only ever raise payload_version",
-    )
+    story = f"from {before.version} to {after.version}"
+    return _change("version-lowered", task, f"payload_version went {story}: messages of the newer one will be parked")
 
 
 def _removed(task: str, before: TaskSignature, after: TaskSignature) -> Iterator[Change]:
@@ -168,12 +165,9 @@ def _removed(task: str, before: TaskSignature, after: TaskSignature) -> Iterator
         return
     for name in before.named().keys() - after.named().keys():
         twin = _twin(name, before, after)
-        yield Change(
-            code="parameter-renamed" if twin else "parameter-removed",
-            severity="error",
-            task=task,
-            message=f"parameter {name} is {f'now {twin}' if twin else 'gone'}: messages that carry it do not fit",
-            remedy="take both for one release, or raise payload_version and write an upgrade",
+        code = "parameter-renamed" if twin else "parameter-removed"
+        yield _change(
+            code, task, f"parameter {name} is {f'now {twin}' if twin else 'gone'}: messages that carry it do not fit"
         )
 
 
@@ -192,13 +186,8 @@ def _added(task: str, before: TaskSignature, after: TaskSignature) -> Iterator[C
     renamed = {_twin(name, before, after) for name in before.named()}
     for name, parameter in after.named().items():
         if name not in before.named() and parameter.required and name not in renamed:
-            yield Change(
-                code="required-parameter-added",
-                severity="error",
-                task=task,
-                message=f"parameter {name} is new and required: messages on their way do not have it",
-                remedy="give it a default, or raise payload_version and write an upgrade",
-            )
+            message = f"parameter {name} is new and required: messages on their way do not have it"
+            yield _change("required-parameter-added", task, message)
 
 
 def _changed(task: str, before: TaskSignature, after: TaskSignature) -> Iterator[Change]:
@@ -207,41 +196,17 @@ def _changed(task: str, before: TaskSignature, after: TaskSignature) -> Iterator
         if now is None:
             continue
         if now.required and not known.required:
-            yield _now_required(task, name)
+            message = f"parameter {name} lost its default: messages that left it out do not fit"
+            yield _change("parameter-became-required", task, message)
         elif known.default != now.default:
-            yield _other_default(task, known, now)
+            message = (
+                f"parameter {name} defaults to {now.default}, was {known.default}: messages that left it out change"
+            )
+            yield _change("default-changed", task, message, severity="warning")
         if known.type and now.type and known.type != now.type:
-            yield _other_type(task, known, now)
-
-
-def _now_required(task: str, name: str) -> Change:
-    return Change(
-        code="parameter-became-required",
-        severity="error",
-        task=task,
-        message=f"parameter {name} lost its default: messages that left it out do not fit",
-        remedy="keep the default for one release, or raise payload_version and write an upgrade",
-    )
-
-
-def _other_default(task: str, known: Parameter, now: Parameter) -> Change:
-    return Change(
-        code="default-changed",
-        severity="warning",
-        task=task,
-        message=f"parameter {known.name} defaults to {now.default}, was {known.default}: messages that left it out change",
-        remedy="check that calls already made may mean the new value",
-    )
-
-
-def _other_type(task: str, known: Parameter, now: Parameter) -> Change:
-    return Change(
-        code="type-changed",
-        severity="error",
-        task=task,
-        message=f"parameter {known.name} is {now.type}, was {known.type}: messages carry the old type",
-        remedy="take both types for one release, or raise payload_version and write an upgrade",
-    )
+            yield _change(
+                "type-changed", task, f"parameter {name} is {now.type}, was {known.type}: messages carry the old type"
+            )
 
 
 def _moved(task: str, before: TaskSignature, after: TaskSignature) -> Iterator[Change]:
@@ -250,14 +215,21 @@ def _moved(task: str, before: TaskSignature, after: TaskSignature) -> Iterator[C
     moved = [name for place, name in enumerate(before.order()) if order[place : place + 1] != [name]]
     kept = [name for name in moved if name in after.named()]
     if kept:
-        yield Change(
-            code="order-changed",
-            severity="error",
-            task=task,
-            message=f"{', '.join(kept)} moved: by position come {', '.join(order) or 'none'}, messages bind elsewhere",
-            remedy="keep the order and add new parameters at the end, or raise payload_version and write an upgrade",
-        )
+        message = f"{', '.join(kept)} moved: by position come {', '.join(order) or 'none'}, messages bind elsewhere"
+        yield _change("order-changed", task, message)
 
+
+_REMEDIES: Final[Mapping[str, str]] = {
+    "task-removed": "keep it until its messages are done, or register it under the old name too",
+    "version-lowered": "only ever raise payload_version",
+    "parameter-renamed": "take both for one release",
+    "parameter-removed": "take both for one release",
+    "required-parameter-added": "give it a default",
+    "parameter-became-required": "keep the default for one release",
+    "default-changed": "check that calls already made may mean the new value",
+    "type-changed": "take both types for one release",
+    "order-changed": "keep the order and add new parameters at the end",
+}
 
 _Rule = Callable[[str, TaskSignature, TaskSignature], Iterator[Change]]
 _RULES: Final[tuple[_Rule, ...]] = (_removed, _added, _changed, _moved)
