@@ -18,6 +18,7 @@ not dead yet.
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
 
 import sentry_sdk
@@ -31,7 +32,6 @@ from celery_reliable import events
 __all__ = ["report"]
 
 _DEATHS = ("buried", "reported_again")
-_LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error"}
 
 
 def report(event: str, fields: dict[str, Any]) -> None:
@@ -52,8 +52,9 @@ def _will_be_captured() -> bool:
 def _leave_crumb(event: str, fields: dict[str, Any]) -> None:
     told = events.EVENTS[event]
     data = {**fields, "key": _shown_key(fields["key"])} if "key" in fields else fields
+    level = logging.getLevelName(told.level).lower()
     sentry_sdk.add_breadcrumb(
-        category="celery_reliable", message=told.message, level=_LEVELS[told.level], data={"event": event, **data}
+        category="celery_reliable", message=told.message, level=level, data={"event": event, **data}
     )
 
 
