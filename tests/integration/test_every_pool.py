@@ -155,6 +155,13 @@ def test_messages_wait_for_a_key(app: Celery, bare: Celery, stage: Stage, place:
         stage.wait_no_message()
 
 
+def test_children_share_what_the_main_process_loaded(app: Celery, place: str, label: str) -> None:
+    """No collection of garbage in a child visits, and so copies, the objects that were there before the fork."""
+    frozen = app.tasks["returning"].delay(label, "frozen objects").get(timeout=DEADLINE)
+
+    assert (frozen > 10_000) == place.startswith("prefork")
+
+
 def test_verdicts_are_acted_on(app: Celery, stage: Stage, label: str) -> None:
     """Retry, snooze, dead letter with its errback, chain: as on prefork."""
     tasks = app.tasks

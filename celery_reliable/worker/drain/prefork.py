@@ -7,6 +7,7 @@ ours are set in ``on_loop_start``, which comes later, under fork as under spawn.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -32,6 +33,12 @@ def pool_class(base: type[prefork.TaskPool], *, flags: Flags) -> type[prefork.Ta
     class TaskPool(base):
         Pool = _pool_with(base.Pool, worker=Child, flags=flags)
         BlockingPool = _pool_with(base.BlockingPool, worker=BlockingChild, flags=flags)
+
+        def on_start(self) -> None:
+            """Fork children that share the memory of all that is loaded: a collection in a child would copy it."""
+            gc.collect()
+            gc.freeze()
+            super().on_start()
 
         def on_stop(self) -> None:
             """End idle children by signal: they would look for the end of their queue once a second only."""

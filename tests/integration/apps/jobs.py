@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -344,7 +345,7 @@ def raising(self: Any, label: str, name: str) -> None:
 def returning(self: Any, label: str, what: str, size: int = 0) -> Any:
     """Return something."""
     note(self, label)
-    return {"object": object(), "text": "x" * size, "none": None}[what]
+    return {"object": object(), "text": "x" * size, "none": None, "frozen objects": gc.get_freeze_count()}[what]
 
 
 _own: dict[str, Any] = {"bind": False}
