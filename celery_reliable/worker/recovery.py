@@ -48,6 +48,7 @@ _ROLES = ("leader", "standby")
 _ENTRIES = 500  # ledger entries looked at per look, at least
 # Seconds that a look goes on for with more of them: a ledger of a million is read in minutes, not in an hour.
 _TIME = 0.1
+_REST = 20  # times as long as the reading took: of a long backlog, a twentieth of the leader's time
 _MOST_TIMES = 3
 _RENEWALS = 3
 
@@ -113,6 +114,7 @@ class Rounds:
             self._lead(broker)
         except away():
             self._watch.forget()
+            self._ledger.begin()
 
     def _current(self) -> RedisBroker | None:
         """Return the view of the present connection."""
@@ -157,7 +159,8 @@ class Rounds:
         self._watch.look(broker.held_anywhere())
         if role == "leader" and answer == "yes":
             self._restore(broker)
-            self._ledger.look(broker, queues=self._queues() | self._fleet.known())
+            if self._ledger.is_due():
+                self._ledger.look(broker, queues=self._queues() | self._fleet.known())
 
     def _restore(self, broker: RedisBroker) -> None:
         """Give silent messages back, for a second at most: the role has to be kept, and the next round goes on."""
@@ -229,10 +232,21 @@ class LedgerSweep:
         self._app = app
         self._runtime: Runtime = runtime_of(app)
         self._quiet = 2 * self._runtime.settings.lease_ttl if quiet is None else quiet
-        self._entries: Iterator[tuple[str, bytes]] = iter(())
         self._unconsumed: set[str] = set()
         settings = self._runtime.settings
         self._parking = Parking(self._runtime.store, ttl=settings.park_ttl, spare=settings.dead_letter_ttl)
+        self._rest = float("-inf")
+        self.begin()
+
+    def begin(self) -> None:
+        """Read the ledger from its beginning."""
+        self._entries: Iterator[tuple[str, bytes]] = self._runtime.store.ledger()
+        self._spent = 0.0
+        self._soonest = time.monotonic() + self._quiet  # what is submitted from now on cannot be old before
+
+    def is_due(self) -> bool:
+        """Tell whether anything unread can be old by now: a ledger of young entries is not read each second."""
+        return time.monotonic() >= self._rest
 
     def look(self, broker: RedisBroker, *, queues: set[str]) -> None:
         """Look at some entries; what is old and in sight of nobody is published again.
@@ -251,22 +265,26 @@ class LedgerSweep:
                 self._resend(envelope)
 
     def _some(self) -> Iterator[Envelope]:
-        ends = time.monotonic() + _TIME
+        begins = time.monotonic()
         for number in count(1):
             found = next(self._entries, None)
             if found is None:
-                self._entries = self._runtime.store.ledger()
-                return
+                break
             with suppress(ValueError):  # of another version: its own workers will read it
                 yield Envelope.from_bytes(found[1])
-            if number >= _ENTRIES and time.monotonic() >= ends:
+            if number >= _ENTRIES and time.monotonic() >= begins + _TIME:
+                self._spent += time.monotonic() - begins
                 return
+        self._spent += time.monotonic() - begins
+        self._rest = max(self._soonest, time.monotonic() + _REST * self._spent)
+        self.begin()
 
     def _is_suspect(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> bool:
         """Tell an entry whose message must have been received long ago, by what its own list holds now."""
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
         stamp = _identity(envelope).job.stamp
         age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
+        self._soonest = min(self._soonest, time.monotonic() + self._quiet - age)
         if age < self._quiet:
             return False
         if queue not in queues:

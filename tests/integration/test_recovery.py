@@ -222,6 +222,22 @@ def test_look_at_the_ledger_reads_each_queue_once(app: Celery, broker: redis.Red
     assert broker.info("commandstats")["cmdstat_lrange"]["calls"] == 1
 
 
+def test_young_ledger_is_not_read_before_an_entry_can_be_old(app: Celery, stage: Stage, broker: redis.Redis) -> None:
+    """A leader of busy queues does not read the same young entries each second, and looks at them in time."""
+    result = app.tasks["add"].delay(1, "label")
+    broker.delete("celery")
+    with app.connection_for_write() as connection:
+        sweep, view = LedgerSweep(app, quiet=1.0), RedisBroker(connection.default_channel)
+        assert sweep.is_due()
+        sweep.look(view, queues={"celery"})
+        assert not sweep.is_due()
+        assert stage.events("published_again") == []
+        wait_until(sweep.is_due, what="the entry to be old")
+        sweep.look(view, queues={"celery"})
+        view.close()
+    assert [event["task_id"] for event in stage.events("published_again")] == [result.id]
+
+
 def test_long_job_is_not_given_to_a_second_worker(app: Celery, stage: Stage, workers: Workers, tmp_path: Path) -> None:
     """A job of four visibility timeouts with two workers starts once: its message is kept young."""
     short = Stage(
