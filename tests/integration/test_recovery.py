@@ -285,6 +285,49 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
     assert "cmdstat_hmget" not in broker.info("commandstats")
 
 
+def test_what_is_due_first_is_received_first(app: Celery, broker: redis.Redis) -> None:
+    """Of the messages of one silent worker: what has no time, then the earliest; receiving thousands takes seconds."""
+    for seconds in (300, 100, None, 200):
+        app.tasks["add"].apply_async((seconds, "label"), countdown=seconds)
+    raws = [json.loads(cast("bytes", one)) for one in broker.lrange("celery", 0, -1)]
+    broker.delete("celery")
+    broker.hset("unacked", mapping={str(n): json.dumps([raw, "", "celery"]) for n, raw in enumerate(raws)})
+    broker.zadd("unacked_index", {str(n): 1.0 for n in range(len(raws))})
+    with app.connection_for_write() as connection:
+        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
+        view = rounds._current()
+        assert view is not None
+        rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in view.held_anywhere().items()}
+        assert rounds._restore(view) is False
+        rounds.close()
+    back = [json.loads(cast("bytes", one))["headers"]["eta"] or "" for one in broker.lrange("celery", 0, -1)]
+    assert (len(back), back) == (4, sorted(back, reverse=True))
+
+
+def test_hundreds_of_messages_with_an_eta_of_a_killed_worker_run_once_elsewhere(
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers, label: str
+) -> None:
+    """G6 for all of them: back within the lease and two seconds. `python -m benchmarks.fleet eta` does it with 10,000."""
+    many = 400
+    eager = (*QUICK, "--prefetch-multiplier", str(2 * many))
+    first = workers.start(APP, name="first", concurrency=1, env=stage.environment(), arguments=eager)
+    app.tasks["held"].delay(f"{label}:held", "never")  # so that the first runs none of them, due or not
+    stage.wait_entries(f"{label}:held", 1)
+    for number in range(many):
+        app.tasks["add"].apply_async((number, label), countdown=5 + 5 * number / many)
+    wait_until(lambda: broker.hlen("unacked") == many + 1, DEADLINE, "all held")
+    workers.start(APP, pool="threads", name="second", concurrency=4, env=stage.environment(), arguments=QUICK)
+    time.sleep(LEASE)  # the watch of a fleet that runs has seen every message for longer than the lease
+    first.kill()
+    killed = time.monotonic()
+
+    entries = stage.wait_entries(label, many, timeout=2 * DEADLINE)
+    assert sorted(entry["x"] for entry in entries) == list(range(many))
+    restored = stage.events("restored")
+    assert len(restored) == many + 1
+    assert max(event["at"] for event in restored) - killed < LEASE + 2 + 3  # the last for a loaded machine
+
+
 def test_another_application_s_messages_are_left_alone(stage: Stage, broker: redis.Redis, workers: Workers) -> None:
     """A message without our header belongs to somebody whose visibility timeout may be hours."""
     message = {"body": "e30=", "headers": {"id": "foreign", "task": "theirs"}, "properties": {"delivery_tag": "t"}}
