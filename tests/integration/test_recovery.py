@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import time
 import uuid
 import zlib
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 PLAIN = "tests.integration.apps.plain"
+POPPING = "tests.integration.apps.popping"
 LEASE = 3.0
 DEADLINE = 30.0
 
@@ -60,26 +62,27 @@ def broker(stage: Stage) -> Iterator[redis.Redis]:
         yield connection
 
 
-def start(workers: Workers, stage: Stage, name: str) -> Worker:
+def start(workers: Workers, stage: Stage, name: str, pool: str = "prefork") -> Worker:
     """Start a worker with one slot."""
-    return workers.start(APP, name=name, concurrency=1, env=stage.environment(), arguments=QUICK)
+    return workers.start(APP, pool=pool, name=name, concurrency=1, env=stage.environment(), arguments=QUICK)
 
 
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_work_of_a_killed_worker_starts_again_elsewhere(
-    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers, pool: str
 ) -> None:
     """G6: within the lease and two seconds, the running job and the one that waited in the dead worker's memory.
 
     Somebody was killed in the middle of kombu's own sweep before, and left its lock: it holds up nobody.
     """
     broker.set("unacked_mutex", "left by a dead worker", ex=300)
-    first = start(workers, stage, "first")
+    first = start(workers, stage, "first", pool)
     label, waiting = uuid.uuid4().hex, uuid.uuid4().hex
     countdown = app.tasks["add"].apply_async((1, waiting), countdown=4)
     wait_until(lambda: broker.hlen("unacked") == 1, DEADLINE, "the countdown received")
     job = app.tasks["held"].delay(label, "gate")
     stage.wait_entries(label, 1)
-    start(workers, stage, "second")
+    start(workers, stage, "second", pool)
     time.sleep(LEASE)  # the watch of a fleet that runs has seen every message for longer than the lease
     first.kill()
     killed = time.monotonic()
@@ -110,6 +113,21 @@ def test_message_that_vanished_in_the_pop_window_runs_once(
     assert [result.get(timeout=DEADLINE) for result in results] == [2, 2]
     assert [len(stage.events("published_again", result.id)) for result in results] == [1, 1]
     assert [len(stage.entries(f"{label}:{queue}")) for queue in queues] == [1, 1]
+
+
+def test_worker_killed_in_the_pop_window_takes_nothing_along(
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers, label: str
+) -> None:
+    """The same by a SIGKILL in that very moment: the message is in no place any more, and its task runs once."""
+    first = workers.start(POPPING, pool="threads", name="first", env=stage.environment(), arguments=QUICK)
+    stage.plan("popped", label, "kill")
+    result = app.tasks["add"].apply_async((1, label), task_id=label)
+    assert first.wait(DEADLINE) == -signal.SIGKILL
+    assert (stage.messages(), stage.entries(label)) == ((0, 0), [])
+
+    start(workers, stage, "second", "threads")
+    assert result.get(timeout=DEADLINE) == 2
+    assert [len(stage.entries(label)), len(stage.events("published_again", label))] == [1, 1]
 
 
 def test_backlog_is_not_published_again(app: Celery, stage: Stage, broker: redis.Redis, workers: Workers) -> None:

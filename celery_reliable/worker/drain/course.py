@@ -10,8 +10,10 @@ CLEAN_UP = 1.0
 """Seconds that an interrupted body has to save a checkpoint."""
 LAST_RESORT = 1.2
 """Seconds after the deadline when the watchdog ends the process, whatever state it is in."""
+DEAF = 1.5
+"""Seconds after the deadline when a process is ended that has not heard the signal yet: C keeps its interpreter."""
 END = 1.9
-"""Seconds after the deadline when C ends the process, in which no thread of Python can run."""
+"""Seconds after the deadline when C ends the process, if it heard and no thread of Python can run any more."""
 LATEST = 2.0
 """Seconds after the deadline within which the process is gone."""
 _LONGEST_STOP = 5.0  # seconds that Celery's shutdown may take once nothing runs

@@ -40,7 +40,7 @@ class Guardian:
             logger.info("drain: no guardian: expected a Python in sys.executable, found %r", sys.executable)
             return
         facts = [_BELL, os.getpid(), patience, _end_at_last_signal(), *map(int, signals)]
-        command = [sys.executable, "-I", "-S", guardian.__file__, *map(str, facts)]
+        command = [sys.executable, "-S", guardian.__file__, *map(str, facts)]
         try:
             self._pid = _spawn(command, bell=self._ears.fileno(), deaf_to=signals)
         except OSError as exc:
