@@ -24,12 +24,12 @@ _LOOK = 0.005
 _ARGUMENTS = ("--without-mingle", "--without-gossip", "--loglevel", "INFO", "-Q", QUEUE)
 
 
-def until(condition: Callable[[], T], what: str) -> T:
+def until(condition: Callable[[], T], what: str, *, patience: float = PATIENCE) -> T:
     """Return the first true answer, or raise TimeoutError."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not (answer := condition()):
         if time.monotonic() > deadline:
-            msg = f"not within {PATIENCE:g} s: {what}"
+            msg = f"not within {patience:g} s: {what}"
             raise TimeoutError(msg)
         time.sleep(_LOOK)
     return answer
@@ -79,7 +79,7 @@ class Crew:
     def __init__(self, fleet: Fleet, *, folder: Path, cleanup: ExitStack) -> None:
         """Make the app to submit with."""
         self._fleet, self._folder, self._cleanup = fleet, folder, cleanup
-        self._started = 0
+        self._journal, self._started = Path(fleet.journal), 0
         self.app = make_app(fleet)
         cleanup.callback(forget_runtime, self.app)
 
@@ -105,6 +105,10 @@ class Crew:
         """Return what was noted."""
         noted = read(self._fleet.journal)
         return [one for one in noted if one.what == what and number in {None, one.number}]
+
+    def count(self) -> int:
+        """Count what was noted; thousands of entries are read once, not each time."""
+        return self._journal.read_bytes().count(b"\n")
 
     def wait_start(self, number: int, *, times: int = 1) -> Entry:
         """Return the start of a task, the first or a later one."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from benchmarks.fleet.crew import Crew, crew, until
+from benchmarks.fleet.crew import PATIENCE, Crew, crew, until
 
 _BOUND = 2.0  # seconds that a recovery may take beyond the lease
 
@@ -39,7 +39,7 @@ def after_a_kill(*, count: int, lease_ttl: float = 15.0, spread: float = 60.0, a
         first = time.time() + allowance + lease_ttl + _BOUND
         due = {number: first + spread * number / count for number in range(count)}
         _submit(made, due)
-        until(lambda: made.waiting() == 0, "all held")
+        until(lambda: made.waiting() == 0, "all held", patience=allowance)
         made.start(concurrency=2)
         kill_at = first - lease_ttl - _BOUND
         if time.time() > kill_at:
@@ -47,7 +47,8 @@ def after_a_kill(*, count: int, lease_ttl: float = 15.0, spread: float = 60.0, a
             raise RuntimeError(msg)
         time.sleep(kill_at - time.time())
         holder.kill()
-        entries = until(lambda: len(found := made.entries()) >= count and found, "all run")
+        until(lambda: made.count() >= count, "all run", patience=lease_ttl + spread + PATIENCE)
+        entries = made.entries()
         return Punctuality(tuple(one.wall - due[one.number] for one in entries), len(entries))
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _EACH = 1.0  # seconds between two looks
-_AT_ONCE = 100  # held messages given back between two looks at the clock
+_AT_ONCE = 500  # held messages given back between two looks at the clock
 _MOST = 10_000  # held messages read in one round
 _GAP = 3.0  # a longer one begins the watch anew
 _ROLE_TTL = 2.5

@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 
 from celery_reliable.errors import Draining
+from celery_reliable.testing.processes import children, process_table, send
 from celery_reliable.worker import flags
 from celery_reliable.worker.bodies import Bodies
 from celery_reliable.worker.drain import budget
@@ -288,6 +289,36 @@ watchdog.stop()
 """
 
 
+FORKED = """
+import os, signal, sys, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: None, look=lambda: None)
+watchdog.start()
+watchdog.guard(patience=60.0)
+heir = os.fork()
+if heir:
+    print(os.getpid(), heir, flush=True)
+time.sleep(60)
+"""
+
+
+TWICE = """
+import os, signal, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: time.sleep(0.5), look=lambda: None)
+signal.signal(signal.SIGTERM, lambda *_: None)
+watchdog.start()
+watchdog.guard(patience=2.0)
+for pause in (3.0, 0.5):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(pause)
+print("went on", flush=True)
+watchdog.stop()
+"""
+
+
 class TestGuardian:
     """What ends a process in which C keeps the interpreter, and says when the signal came."""
 
@@ -308,6 +339,26 @@ class TestGuardian:
         late, *rest = run.stdout.splitlines()
         assert (rest, run.returncode) == (["went on"], 0), run.stderr
         assert 0.5 < float(late) < 5.0
+
+    def test_it_ends_with_its_process_although_a_forked_child_has_the_bell(self) -> None:
+        """So nothing of the bell tells of the end."""
+        command = [sys.executable, "-W", "ignore", "-c", FORKED]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            pid, heir = map(int, process.stdout.readline().split())
+            (guardian,) = {*children(pid)} - {heir}
+            process.kill()
+            process.wait()
+            wait_until(
+                lambda: guardian not in {entry.pid for entry in process_table()}, 10.0, "the guardian to be gone"
+            )
+            assert heir in {entry.pid for entry in process_table()}
+            send(heir, signal.SIGKILL)
+
+    def test_a_process_that_hears_is_left_alone(self) -> None:
+        """Longer than the guardian's patience, and at a second signal, which nobody waits for."""
+        run = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=False)
+        assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
 
     def test_another_signal_ends_nothing(self) -> None:
         """Whoever keeps its interpreter for long and was not told to stop goes on."""
