@@ -172,7 +172,7 @@ class Rounds:
         tags = [tag for tag in silent_tags if tag not in self._foreign]
         found = deque(self._read(broker, tags[:_MOST]))
         restored, ends = 0, time.monotonic() + _EACH
-        while found and time.monotonic() < ends:
+        while found and time.monotonic() < ends and self._watch.goes_on():
             restored += self._restore_some(broker, [found.popleft() for _ in range(min(_AT_ONCE, len(found)))])
         if restored:
             self._runtime.events.emit("worker_silent", messages=restored)
@@ -180,9 +180,14 @@ class Rounds:
 
     def _read(self, broker: RedisBroker, tags: Sequence[str]) -> list[Silent]:
         """Return silent messages of ours; the one that is due first comes last, so that it is received first."""
-        ours = broker.ours(tags)
-        self._foreign.update(tag for tag in tags if tag not in ours)
-        found = [Silent(tag, self._watch.score(tag), held) for tag, held in ours.items()]
+        found: list[Silent] = []
+        for start in range(0, len(tags), _AT_ONCE):
+            scores = {tag: self._watch.score(tag) for tag in tags[start : start + _AT_ONCE]}
+            ours = broker.ours(list(scores))
+            self._foreign.update(scores.keys() - ours.keys())
+            found += [Silent(tag, scores[tag], held) for tag, held in ours.items()]
+            if not self._watch.goes_on():
+                return []
         return sorted(found, key=lambda one: str(one.headers.get("eta") or ""), reverse=True)
 
     def _restore_some(self, broker: RedisBroker, some: Sequence[Silent]) -> int:
@@ -211,14 +216,19 @@ class Watch:
 
     def look(self, held: dict[str, str]) -> None:
         """Take in the scores of all held messages."""
-        now = time.monotonic()
-        if now - self._looked > _GAP:
-            self._seen.clear()
-        self._looked = now
-        known = self._seen
+        self.goes_on()
+        now, known = self._looked, self._seen
         self._seen = {
             tag: known[tag] if tag in known and known[tag][0] == score else (score, now) for tag, score in held.items()
         }
+
+    def goes_on(self) -> bool:
+        """Note, within a long round too, that we and the broker go on; after a gap, False, the watch begins anew."""
+        now, before = time.monotonic(), self._looked
+        self._looked = now
+        if now - before > _GAP:
+            self._seen.clear()
+        return now - before <= _GAP
 
     def silent(self, *, after: float) -> list[str]:
         """Return the tags that have not moved for ``after`` seconds."""

@@ -273,6 +273,21 @@ def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, 
     assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
 
 
+def hold_all(broker: redis.Redis) -> None:
+    """Let a worker hold whatever waits."""
+    raws = [json.loads(cast("bytes", one)) for one in broker.lrange("celery", 0, -1)]
+    broker.delete("celery")
+    broker.hset("unacked", mapping={str(n): json.dumps([raw, "", "celery"]) for n, raw in enumerate(raws)})
+    broker.zadd("unacked_index", {str(n): 1.0 for n in range(len(raws))})
+
+
+def silent_for_ever(rounds: Rounds, view: RedisBroker) -> None:
+    """Let the watch have seen every held message stand still all the time."""
+    held = view.held_anywhere()
+    rounds._watch.look(held)
+    rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in held.items()}
+
+
 def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
     app: Celery, broker: redis.Redis
 ) -> None:
@@ -290,8 +305,7 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
         assert view is not None
 
         def go() -> bool:
-            held = view.held_anywhere()
-            rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in held.items()}  # silent for ever
+            silent_for_ever(rounds, view)
             rounds._restore(view)
             return (broker.llen("celery"), len(rounds._foreign)) == (1500, 150)
 
@@ -307,19 +321,33 @@ def test_what_is_due_first_is_received_first(app: Celery, broker: redis.Redis) -
     """Of the messages of one silent worker: what has no time, then the earliest; receiving thousands takes seconds."""
     for seconds in (300, 100, None, 200):
         app.tasks["add"].apply_async((seconds, "label"), countdown=seconds)
-    raws = [json.loads(cast("bytes", one)) for one in broker.lrange("celery", 0, -1)]
-    broker.delete("celery")
-    broker.hset("unacked", mapping={str(n): json.dumps([raw, "", "celery"]) for n, raw in enumerate(raws)})
-    broker.zadd("unacked_index", {str(n): 1.0 for n in range(len(raws))})
+    hold_all(broker)
     with app.connection_for_write() as connection:
         rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
         view = rounds._current()
         assert view is not None
-        rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in view.held_anywhere().items()}
+        silent_for_ever(rounds, view)
         assert rounds._restore(view) is False
         rounds.close()
     back = [json.loads(cast("bytes", one))["headers"]["eta"] or "" for one in broker.lrange("celery", 0, -1)]
     assert (len(back), back) == (4, sorted(back, reverse=True))
+
+
+def test_a_watcher_that_stood_still_in_a_round_restores_nothing(app: Celery, broker: redis.Redis) -> None:
+    """Whoever holds the messages may have been stopped with it: the watch begins anew, in the middle of a round too."""
+    for number in range(600):
+        app.tasks["add"].delay(number, "label")
+    hold_all(broker)
+    with app.connection_for_write() as connection:
+        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
+        view = rounds._current()
+        assert view is not None
+        silent_for_ever(rounds, view)
+        rounds._watch._looked -= 60.0
+        assert rounds._restore(view) is False
+        assert rounds._watch.silent(after=0.0) == []
+        rounds.close()
+    assert (broker.llen("celery"), broker.hlen("unacked")) == (0, 600)
 
 
 def test_hundreds_of_messages_with_an_eta_of_a_killed_worker_run_once_elsewhere(
