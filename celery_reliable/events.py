@@ -79,7 +79,10 @@ EVENTS: dict[str, Event] = {
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
     "extend_failed": Event(logging.WARNING, "messages held here could not be kept invisible on SQS", ("held",)),
     # recovery
-    "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "restored": Event(logging.DEBUG, "its worker fell silent, message back in its queue", _JOB),
+    "worker_silent": Event(
+        logging.WARNING, "a worker fell silent, its messages are back in their queues", ("messages",)
+    ),
     "consumer_timeout": Event(
         logging.WARNING,
         "a task may run longer than RabbitMQ's consumer_timeout: raise that, or x-consumer-timeout of its queue",

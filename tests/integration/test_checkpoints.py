@@ -108,13 +108,16 @@ def test_a_killed_and_a_drained_worker_hand_over_on_threads(
     assert len(stage.events("interrupted", label)) == 1
 
 
-def test_a_drained_worker_hands_over_between_two_items(app: Celery, stage: Stage, workers: Workers, label: str) -> None:
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
+def test_a_drained_worker_hands_over_between_two_items(
+    app: Celery, stage: Stage, workers: Workers, label: str, pool: str
+) -> None:
     """SIGTERM in the middle of item 4 of a loop that saves after each hundred: nothing is done twice, nothing is spent."""
     stage.plan("item", f"{label}:4", "block")
-    draining = begin(workers, stage, label)
+    draining = begin(workers, stage, label, pool=pool)
     result = app.tasks["walk"].apply_async((label, 8, 100), task_id=label, queue=label)
     with stage.blocked("item", f"{label}:4"):
-        begin(workers, stage, label)
+        begin(workers, stage, label, pool=pool)
         drain(draining)
 
     assert result.get(timeout=DEADLINE) == 1
