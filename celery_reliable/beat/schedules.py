@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -95,10 +95,9 @@ def _frozen(given: BaseSchedule, now: datetime) -> Any:
 # --- which definition of an entry this is
 
 
-def version_of(entry: Any, *, zone: tzinfo | None = None) -> str:
-    """Return 8 characters that change with an entry's task, schedule, arguments or zone."""
-    call = f"{entry.task}\0{_text(entry.args)}\0{_text(entry.kwargs)}"
-    text = f"{call}\0{_schedule_text(entry.schedule)}\0{zone or ''}"
+def version_of(entry: Any, *, schedule: str) -> str:
+    """Return 8 characters that change with an entry's task, arguments or schedule, whose text is given."""
+    text = f"{entry.task}\0{_text(entry.args)}\0{_text(entry.kwargs)}\0{schedule}"
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
@@ -112,12 +111,28 @@ def _text(arguments: Any) -> str:
         return _ADDRESS.sub("", repr(arguments))
 
 
-def _schedule_text(given: Any) -> str:
+def text_of(given: Any, *, zone: tzinfo | None = None) -> str:
+    """Return a text that tells one schedule from another, the same in every process."""
     if isinstance(given, crontab):
-        return f"{given!r} {given.tz}"
+        return f"{given!r} {given.tz}\0{zone or ''}"
     if isinstance(given, schedule):
-        return f"every {given.run_every} {given.relative}"
-    return f"{type(given).__qualname__} {_ADDRESS.sub('', repr(given))}"
+        return f"every {given.run_every} {given.relative}\0{zone or ''}"
+    return f"{type(given).__qualname__} {_ADDRESS.sub('', repr(given))}\0{zone or ''}"
+
+
+def mark_of(given: Any) -> Hashable | None:
+    """Return what schedules that are alike have in common, in less time than reading one takes; None: nothing does."""
+    if isinstance(given, crontab):
+        mark: Hashable = (type(given), given.__reduce__()[1], given.tz)  # what it is made from
+    elif isinstance(given, schedule):
+        mark = (type(given), given.run_every, given.relative, given.tz)
+    else:
+        return None
+    try:
+        hash(mark)
+    except TypeError:  # a field may be a list
+        return None
+    return mark
 
 
 def words_of(given: Any) -> str:

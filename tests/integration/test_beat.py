@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import os
 import re
@@ -23,8 +21,20 @@ from click.testing import CliRunner
 from celery_reliable.cli import reliable
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import QUICK, client
-from tests.integration.apps.stage import Stage
-from tests.integration.beats import APP, SCHEDULER, Beats, every, fired, headers, messages, wait_fired, wait_leader
+from tests.integration.beats import (
+    APP,
+    SCHEDULER,
+    TTL,
+    Beats,
+    distances,
+    every,
+    fired,
+    headers,
+    messages,
+    staged,
+    wait_fired,
+    wait_leader,
+)
 from tests.integration.workers import ROOT
 from tests.waiting import wait_until
 
@@ -35,11 +45,11 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_reliable.testing.servers import RedisServer
+    from tests.integration.apps.stage import Stage
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
 
-TTL = 3.0  # the least
 LATE = 7.0  # seconds that a loaded machine may add to what is promised
 
 
@@ -48,31 +58,6 @@ def store_redis() -> Iterator[RedisServer]:
     """The store, apart from the broker."""
     with servers.start_redis() as server:
         yield server
-
-
-@pytest.fixture
-def beats(tmp_path: Path) -> Iterator[Beats]:
-    """Start beats; all are killed at the end."""
-    fleet = Beats(tmp_path)
-    try:
-        yield fleet
-    finally:
-        fleet.close()
-
-
-def staged(directory: Path, broker: RedisServer, store: RedisServer, schedule: dict[str, Any], **conf: Any) -> Stage:
-    """Return a stage with a schedule, whose store is a server of its own."""
-    broker.flush()
-    store.revive()
-    store.flush()
-    settings = {"reliable_leader_ttl": TTL, "beat_schedule": schedule, **conf}
-    return dataclasses.replace(Stage.on(broker.url, directory=directory, conf=settings), store=store.url)
-
-
-def distances(stage: Stage, entry: str) -> set[timedelta]:
-    """Return how far the slots of an entry that were fired are apart."""
-    found = sorted({datetime.fromisoformat(one["slot"]) for one in fired(stage, entry)})
-    return {later - earlier for earlier, later in itertools.pairwise(found)}
 
 
 def test_each_slot_runs_once_through_a_kill_a_freeze_and_a_restart_of_the_store(

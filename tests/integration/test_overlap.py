@@ -128,7 +128,8 @@ def test_replace_stops_the_running_one_and_runs_the_newest(app: Celery, stage: S
     newest = send(app, "replace", label, "c")
 
     assert skipped(stage, first) == ["a newer one replaces it"]
-    assert skipped(stage, between) == ["a newer one took its place"]
+    # The first one may have stopped, and this one moved up, before the newest came.
+    assert skipped(stage, between)[0] in {"a newer one took its place", "a newer one replaces it"}
     stage.open(f"{label}:c")
     assert newest.get(timeout=DEADLINE) == "c"
     assert steps(stage, label) == ["a start", "a stopped", "c start", "c end"]

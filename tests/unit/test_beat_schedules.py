@@ -13,7 +13,8 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from django_celery_beat.tzcrontab import TzAwareCrontab
 
-from celery_reliable.beat.schedules import sequence_of, version_of, words_of
+from celery_reliable.beat import schedules
+from celery_reliable.beat.schedules import sequence_of, words_of
 from celery_reliable.slots.sequences import SECOND
 from tests.unit.beating import Fleet, every
 
@@ -109,6 +110,9 @@ def test_a_version_changes_with_what_the_entry_does_and_with_nothing_else(app: C
     def entry(**given: Any) -> Any:
         fields = {"task": "t", "args": (1,), "kwargs": {"x": object}, "schedule": crontab(minute=1, app=app)}
         return SimpleNamespace(**{**fields, **given})
+
+    def version_of(made: Any, zone: ZoneInfo | None = None) -> str:
+        return schedules.version_of(made, schedule=schedules.text_of(made.schedule, zone=zone))
 
     one = version_of(entry())
     assert version_of(entry()) == one
