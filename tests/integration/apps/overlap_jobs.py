@@ -37,7 +37,8 @@ def alone(self: Any, label: str, name: str, fails: int = 0) -> str:
 
 KEY = {"overlap_key": "alone:{label}"}
 TASKS: tuple[Any, ...] = tuple(
-    (variant(alone, f"alone_{policy}"), {"overlap": policy, **KEY}) for policy in ("forbid", "queue", "replace")
+    (variant(alone, f"alone_{policy}"), {"overlap": policy, **KEY})
+    for policy in ("forbid", "queue", "replace", "allow")
 )
 
 
