@@ -18,7 +18,12 @@ import pytest
 import redis
 from click.testing import CliRunner
 
+from celery_reliable.beat.leadership import Leadership, leader_and_members
 from celery_reliable.cli import reliable
+from celery_reliable.events import Events
+from celery_reliable.slots.desk import Desk
+from celery_reliable.slots.records import SlotRecord
+from celery_reliable.stores import open_store
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.beats import (
@@ -134,6 +139,29 @@ def test_a_pod_without_a_disk_goes_on_where_it_was(
         keys = [key.decode() for key in store.keys("*")]
     assert keys
     assert all(key.startswith("pod:") for key in keys)
+
+
+def test_two_clusters_in_one_redis_do_not_meet(store_redis: RedisServer) -> None:
+    """Other prefixes: both have a leader, and each claims the slot of an entry of the same name."""
+    store_redis.revive()
+    events = Events()
+    stores = [open_store(store_redis.url, key_prefix=prefix) for prefix in ("one:", "two:")]
+    leaders = [Leadership(store.notes, ttl=TTL, events=events) for store in stores]
+    try:
+        assert [leader.poll() for leader in leaders] == [True, True]
+        for store, leader in zip(stores, leaders, strict=True):
+            desk = Desk(store.notes, now=store.now)
+            desk.load(epoch=leader.epoch)
+            assert desk.record("job") is None
+            record = SlotRecord("v", 1)
+            desk.amend("job", record)
+            claimed = record.claimed(2, epoch=leader.epoch, at=2, following=3, missed=None)
+            assert desk.put({"job": (record, claimed)}) == {"job"}
+            assert leader_and_members(store.notes)[1].keys() == {leader.me.token}
+    finally:
+        for store, leader in zip(stores, leaders, strict=True):
+            leader.resign()
+            store.close()
 
 
 def _look_and_run(stage: Stage, leader: Worker) -> None:

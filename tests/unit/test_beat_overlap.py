@@ -133,6 +133,26 @@ def test_skips_are_bounded_and_foreign_ones_are_no_hindrance() -> None:
     assert [skip.at for skip in by_entry(notes.read(SKIPS, ["job"]))["job"]] == list(range(15, 25))
 
 
+def test_a_six_minute_job_every_five_minutes_neither_doubles_nor_piles_up(fleet: Callable[..., Fleet]) -> None:
+    """Every second slot is skipped."""
+    beats = fleet({"job": every(300.0, overlap="forbid")})
+    beats.start()
+    rights, began, runs = runtime_of(beats.app).rights, None, []
+    me = Claimant("reliable", Job("run"), "id-run", ttl=600.0)
+    for _ in range(360):
+        beats.run(10)
+        if began is not None and beats.clock() - began >= 360:
+            rights.leave(me)
+            began = None
+        for _ in beats.fired[len(runs) :]:
+            assert began is None, "two at once"
+            began = beats.clock()
+            runs.append(began)
+            rights.enter(me, policy="forbid", has_run=False)
+    assert beats.slots("job") == [300, 900, 1500, 2100, 2700, 3300]
+    assert len(beats.named("slot_dropped")) == 6
+
+
 FIRED = SlotRecord("v", SLOT, "fired", following=SLOT + 10_000_000)
 
 
