@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery.schedules import schedule
+from celery.schedules import maybe_schedule, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -327,6 +327,19 @@ def test_a_changed_entry_starts_anew(fleet: Callable[..., Fleet]) -> None:
     assert beats.slots("job")[1:] == [122]
     record = beats.beats[0]._desk.record("job")
     assert [passed.slot for passed in record.history] == [int((START + 122) * 1e6)]
+
+
+def test_a_change_under_the_leader_is_seen(fleet: Callable[..., Fleet]) -> None:
+    """Within seconds, though schedules are compared by identity first: other arguments, a new entry, one that is gone."""
+    beats = fleet({"job": every(100.0), "gone": every(10.0)})
+    beat = beats.start()
+    beats.run(2)
+    schedule = beat.schedule
+    schedule["job"] = beat.Entry(**{**dict(schedule["job"]), "schedule": maybe_schedule(10.0, app=beats.app)})
+    schedule["new"] = beat.Entry(**{**dict(schedule["job"]), "name": "new"})
+    del schedule["gone"]
+    beats.run(14)
+    assert (beats.slots("job"), beats.slots("new"), beats.slots("gone")) == ([13], [13], [])
 
 
 def test_a_renamed_entry_starts_anew(fleet: Callable[..., Fleet]) -> None:

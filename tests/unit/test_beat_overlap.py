@@ -137,7 +137,9 @@ def test_a_six_minute_job_every_five_minutes_neither_doubles_nor_piles_up(fleet:
     """Every second slot is skipped."""
     beats = fleet({"job": every(300.0, overlap="forbid")})
     beats.start()
-    rights, began, runs = runtime_of(beats.app).rights, None, []
+    rights = runtime_of(beats.app).rights
+    began: float | None = None
+    runs: list[float] = []
     me = Claimant("reliable", Job("run"), "id-run", ttl=600.0)
     for _ in range(360):
         beats.run(10)
