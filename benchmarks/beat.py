@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,17 +37,26 @@ happens once in the life of an entry.
 def main() -> int:
     """Measure; the exit code is 1 when a figure misses its bar."""
     wanted = _arguments()
-    figures = [
-        figure
-        for size in wanted.sizes
-        for name in wanted.schedulers
-        for figure in _figures(name, size, rounds=wanted.rounds if size < max(_SIZES) else max(wanted.rounds // 2, 1))
-    ]
+    figures = list(_told(_all_figures(wanted)))
     page = report.as_markdown(figures, head=_HEAD)
     sys.stdout.write(page)
     if wanted.write:
         RESULTS.write_text(page, encoding="utf-8")
     return 0 if all(figure.keeps for figure in figures) else 1
+
+
+def _all_figures(wanted: argparse.Namespace) -> Iterator[Figure]:
+    for size in wanted.sizes:
+        rounds = wanted.rounds if size < max(_SIZES) else max(wanted.rounds // 2, 1)
+        for name in wanted.schedulers:
+            yield from _figures(name, size, rounds=rounds)
+
+
+def _told(figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Show each figure as soon as it is there: all of them take long."""
+    for figure in figures:
+        sys.stderr.write(f"{figure.row()}\n")
+        yield figure
 
 
 def _arguments() -> argparse.Namespace:
@@ -61,7 +70,6 @@ def _arguments() -> argparse.Namespace:
 
 def _figures(scheduler: str, size: int, *, rounds: int) -> Iterator[Figure]:
     """Yield the figures of one scheduler and size."""
-    sys.stderr.write(f"{scheduler}, {size} entries\n")
     found = [_round(scheduler, size) for _ in range(rounds)]
     of = f"{scheduler}, {size:,} entries"
     for at, start in enumerate(_STARTS):

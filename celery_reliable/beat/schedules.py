@@ -27,9 +27,9 @@ def sequence_of(given: Any, *, zone: tzinfo | None = None) -> Sequence:  # Any: 
     Crontabs, intervals, events of the sun and single moments have slots of their own. For any other schedule a slot is
     what its ``remaining_estimate`` says comes next, or, when it has none, the second in which its ``is_due`` says yes.
     """
-    if isinstance(given, crontab) and _is_celerys_own(given, crontab, "remaining_estimate", "remaining_delta"):
+    if _is_plain_crontab(given):
         return ByCrontab(_crontab_of(given, zone=zone or given.tz))
-    if isinstance(given, schedule) and _is_celerys_own(given, schedule, "remaining_estimate"):
+    if _is_plain_interval(given):
         return Computed(_rounded(given)) if given.relative else Every(_micros(given.run_every))
     if hasattr(given, "clocked_time"):  # django-celery-beat's
         return Once(_moment(given.clocked_time))
@@ -38,6 +38,14 @@ def sequence_of(given: Any, *, zone: tzinfo | None = None) -> Sequence:  # Any: 
     if isinstance(given, BaseSchedule):
         return Computed(lambda moment: _estimated(given, moment), typical=60 * SECOND)
     return Computed(lambda moment: _asked(given, moment), typical=60 * SECOND)
+
+
+def _is_plain_crontab(given: Any) -> bool:
+    return isinstance(given, crontab) and _is_celerys_own(given, crontab, "remaining_estimate", "remaining_delta")
+
+
+def _is_plain_interval(given: Any) -> bool:
+    return isinstance(given, schedule) and _is_celerys_own(given, schedule, "remaining_estimate")
 
 
 def _is_celerys_own(given: Any, cls: type, *methods: str) -> bool:
@@ -122,9 +130,9 @@ def text_of(given: Any, *, zone: tzinfo | None = None) -> str:
 
 def mark_of(given: Any) -> Hashable | None:
     """Return what schedules that are alike have in common, in less time than reading one takes; None: nothing does."""
-    if isinstance(given, crontab):
+    if _is_plain_crontab(given):
         mark: Hashable = (type(given), given.__reduce__()[1], given.tz)  # what it is made from
-    elif isinstance(given, schedule):
+    elif _is_plain_interval(given):
         mark = (type(given), given.run_every, given.relative, given.tz)
     else:
         return None

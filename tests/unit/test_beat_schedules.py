@@ -121,6 +121,23 @@ def test_a_version_changes_with_what_the_entry_does_and_with_nothing_else(app: C
     assert len({one, *map(version_of, others), version_of(entry(), zone=ZoneInfo("Asia/Tokyo"))}) == 6
 
 
+def test_schedules_that_are_alike_are_read_once_and_others_are_not(app: Celery) -> None:
+    """A project's own kind may have more to it than what it was made from."""
+
+    class Own(crontab):  # type: ignore[misc]  # Celery has no types
+        def remaining_estimate(self, last_run_at: Any) -> Any:
+            raise NotImplementedError
+
+    mark = schedules.mark_of
+    assert mark(crontab(minute=5, app=app)) == mark(crontab(minute=5, app=app)) is not None
+    assert mark(crontab(minute=5, app=app)) != mark(crontab(minute=6, app=app))
+    assert mark(schedule(timedelta(seconds=5), app=app)) != mark(schedule(timedelta(seconds=5), relative=True, app=app))
+    row = TzAwareCrontab(minute="5", tz=ZoneInfo("America/New_York"), app=app)
+    assert mark(row) not in (None, mark(crontab(minute="5", app=app)))
+    assert mark(crontab(minute=[5, 6], app=app)) is None
+    assert mark(Own(minute=5, app=app)) is None
+
+
 def test_words_have_no_addresses(app: Celery) -> None:
     """They stand in a table, and are the same in every process."""
     assert "0x" not in words_of(SimpleNamespace(x=object()))
