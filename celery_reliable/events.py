@@ -121,6 +121,9 @@ EVENTS: dict[str, Event] = {
     "leading": Event(logging.INFO, "this beat leads", ("epoch", "entries")),
     "standing_by": Event(logging.WARNING, "this beat leads no longer, standing by", ("epoch", "reason")),
     "beat_stalled": Event(logging.ERROR, "the scheduler's loop does not come back, leadership given up", ("overdue",)),
+    "beat_slow": Event(
+        logging.WARNING, "a round of the loop took longer than reliable_leader_ttl: raise it", ("seconds", "ttl")
+    ),
     "leader_renew_failed": Event(logging.WARNING, "the leader's lease could not be renewed", ("left", "error")),
     "beat_failed": Event(logging.ERROR, "beat could not do its work, it tries again", ("what", "error")),
     "slot_fired": Event(logging.INFO, "slot fired", (*_SLOT, "task", "task_id", "again")),

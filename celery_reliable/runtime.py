@@ -7,7 +7,7 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,6 +44,8 @@ class Runtime:
     random: random.Random = field(default_factory=random.SystemRandom)
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
+    keep_rights: Callable[[], None] | None = None
+    """Begins to renew the rights of what must not overlap, in the parent of a worker; may be called often."""
 
     @cached_property
     def ledger(self) -> bool:

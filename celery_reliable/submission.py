@@ -15,6 +15,7 @@ from kombu.utils import json as kombu_json
 
 from celery_reliable import blobs, internals, keys, overlap
 from celery_reliable.errors import (
+    ConfigurationError,
     DuplicateTask,
     PayloadMismatch,
     QueueFull,
@@ -26,6 +27,7 @@ from celery_reliable.errors import (
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import VERSION_HEADER, Envelope
 from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.settings.model import RULES
 from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
 
 if TYPE_CHECKING:
@@ -132,12 +134,12 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
 
     A declared key may join its own job, something chained must be told by the worker, and what is due later meets others.
     """
-    policy = call.task.reliable_settings.overlap
+    policy = _overlap_of(call)
     later = call.options.get("eta") or call.options.get("countdown")
     if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later:
         return ""
     try:
-        name = call.task.overlap_name(call.args, call.kwargs)
+        name = call.task.overlap_name(call.args, call.kwargs, rule=_headers_given(call).get(overlap.KEY_HEADER))
         me = overlap.Claimant(name, identity.job, identity.task_id, call.task.reliable_settings.lease_ttl)
         return runtime.rights.foresee(me, policy=cast("overlap.Policy", policy))
     except (StoreError, TypeError):
@@ -147,11 +149,27 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
 def _skip(call: Call, identity: Identity, reason: str, *, runtime: Runtime) -> AsyncResult[Any]:
     """Record a call that is skipped before it is sent, as a worker would."""
     task = call.task
-    policy = task.reliable_settings.overlap
-    runtime.events.emit("skipped", **_facts(call, identity), policy=policy, reason=reason)
+    runtime.events.emit("skipped", **_facts(call, identity), policy=_overlap_of(call), reason=reason)
     ignored = call.options.get("ignore_result", task.ignore_result)
     task.backend.mark_as_revoked(identity.task_id, f"skipped: {reason}", store_result=not ignored)
-    return task.AsyncResult(identity.task_id)
+    result = task.AsyncResult(identity.task_id)
+    result.reliable_skipped = reason  # for beat, which keeps what became of a slot
+    return result
+
+
+def _overlap_of(call: Call) -> str:
+    """Return what the call does when another of its kind runs. Raises `ConfigurationError` for an unknown word."""
+    headers, settings = _headers_given(call), call.task.reliable_settings
+    word = headers.get(overlap.POLICY_HEADER)
+    complaint = None if word is None else RULES["overlap"].complaint(word, default=settings.overlap)
+    if complaint:
+        msg = f"{call.task.name}: header {overlap.POLICY_HEADER}: {complaint}"
+        raise ConfigurationError(msg)
+    return overlap.policy_in(headers, default=settings.overlap)
+
+
+def _headers_given(call: Call) -> Mapping[str, Any]:
+    return call.options.get("headers") or {}
 
 
 def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> None:

@@ -157,9 +157,12 @@ class ReliableTask(Task):
             return None
         return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs)
 
-    def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the key under which a call must not overlap others. Raises `ConfigurationError` and TypeError."""
-        rule = type(self).overlap_key
+    def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None) -> str:
+        """Return the key under which a call must not overlap others; ``rule``: of its headers.
+
+        Raises `ConfigurationError` and TypeError.
+        """
+        rule = rule or type(self).overlap_key
         if rule is None:
             return str(self.name)
         arguments = keys.bind(self.signature_of_run, args, kwargs)

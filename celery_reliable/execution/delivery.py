@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celery.exceptions import Ignore, Reject
 
-from celery_reliable import internals, keys
+from celery_reliable import internals, keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.runtime import Runtime, runtime_of
@@ -41,6 +41,7 @@ class Delivery:
         self.request = task.request
         self.runtime: Runtime = runtime_of(task.app)
         self.settings = task.reliable_settings
+        self.overlap: str = overlap.policy_in(self.request, default=self.settings.overlap)
         self.identity = self._identity()
         self.token: str = getattr(self.request, "reliable_token", None) or internals.new_token()
         self.run = _NOT_CLAIMED

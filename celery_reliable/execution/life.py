@@ -108,7 +108,7 @@ class Execution:
 
     def _enter(self, run: Run) -> None:
         """Ask whether the job may run beside others of its kind, where its task says that it may not always."""
-        if self.delivery.settings.overlap == "allow":
+        if self.delivery.overlap == "allow":
             return
         try:
             overlapping.enter(self.delivery, run)
@@ -285,7 +285,7 @@ class Execution:
             ),
         )
         delivery.check(answer, verb="complete")
-        if settings.overlap != "allow":
+        if delivery.overlap != "allow":
             overlapping.leave(delivery)
         if self._saved and runtime.blobs is not None:
             for blob in kept_aside(self._saved.values()):

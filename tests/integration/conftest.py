@@ -13,6 +13,7 @@ import pytest
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import client
 from tests.integration.apps.stage import Stage
+from tests.integration.beats import Beats
 from tests.integration.drains import PATIENT, TIMEOUT, Finishers, Scene, scene_on, stage_of_drain
 from tests.integration.workers import SHOWN_LINES, Workers
 
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 def workers(tmp_path: Path) -> Iterator[Workers]:
     """Start real workers with ``workers.start("module", ...)``; all are killed at the end, their logs shown on failure."""
     fleet = Workers(tmp_path)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture
+def beats(tmp_path: Path) -> Iterator[Beats]:
+    """Start beats; all are killed at the end."""
+    fleet = Beats(tmp_path)
     try:
         yield fleet
     finally:
