@@ -1,8 +1,4 @@
-"""Effects in a database that is used through SQLAlchemy: the inbox, and writes that happen once.
-
-The inbox needs its table in the database of the effect: `metadata`, for ``create_all`` or Alembic's
-``target_metadata``.
-"""
+"""Speak to the caller's open transaction."""
 
 from __future__ import annotations
 
@@ -13,12 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from celery_reliable.stores.sql.schema import inbox_metadata as metadata
-
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
-
-__all__ = ["metadata", "transaction"]
 
 
 class _Database:
