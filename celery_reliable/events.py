@@ -34,8 +34,8 @@ EVENTS: dict[str, Event] = {
     "withdraw_failed": Event(logging.ERROR, "publish failed and so did the withdrawal: the task may still run", _JOB),
     "outside": Event(
         logging.WARNING,
-        "submitted at once, since the open transaction is on another database than the store: it may run before the "
-        "commit, or after a rollback",
+        "submitted at once, since the open transaction is not one on the store's database: it may run before the commit, "
+        "or after a rollback",
         (*_JOB, "database"),
     ),
     "relay_waits": Event(logging.WARNING, "broker away after a commit, submissions wait in the outbox", ("error",)),

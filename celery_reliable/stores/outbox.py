@@ -70,7 +70,7 @@ class Outbox(Protocol):
         ...
 
     def elsewhere(self) -> str:
-        """Return the name of another database on which the caller has a transaction open, "" if there is none."""
+        """Return the name of a database on which a transaction is open that submissions cannot belong to; "" for none."""
         ...
 
     def promise(self, transaction: Transaction, job: Job, *, task_id: str, envelope: bytes) -> None:

@@ -368,6 +368,29 @@ def test_the_command_relays_until_it_is_told_to_end(stage: Stage, engine: Engine
         assert once.output == "Published 0.\n"
 
 
+# --- Django
+
+DJANGO = """
+import sys
+import django, pytest
+django.setup()
+from django.core.management import call_command
+call_command("migrate", "celery_reliable", database=sys.argv[1], verbosity=0)
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/integration/apps/django_outbox.py"]))
+"""
+
+
+@pytest.mark.parametrize("alias", ["postgres", "default"])
+def test_django_needs_nothing_but_atomic(stage: Stage, server: servers.Server, tmp_path: Path, alias: str) -> None:
+    """All of `django_outbox`, on PostgreSQL and SQLite."""
+    facts = {"CR_TEST_FILE": str(tmp_path / "django.db"), "CR_TEST_PORT": str(server.port), "CR_TEST_ALIAS": alias}
+    facts |= {"DJANGO_SETTINGS_MODULE": "tests.integration.apps.django_settings", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **facts, **quietly(stage, store=f"django://{alias}").environment()}
+    command = [sys.executable, "-c", DJANGO, alias]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
 # --- RabbitMQ
 
 

@@ -93,9 +93,8 @@ class DjangoLink:
         return DjangoTransaction(connection) if connection.in_atomic_block else None
 
     def open_elsewhere(self) -> str:
-        """See `Link.open_elsewhere`."""
-        opened = (one for one in connections.all(initialized_only=True) if one.in_atomic_block)
-        return next((one.alias for one in opened if one.alias != self._alias), "")
+        """See `Link.open_elsewhere`; one that was begun by hand counts, since nothing tells when it commits."""
+        return next((one.alias for one in connections.all(initialized_only=True) if _is_in_transaction(one)), "")
 
     def _callers(self) -> Any:
         try:
@@ -158,6 +157,10 @@ def _bounded(connection: Any, *, timeout: float) -> Mapping[str, Any]:
     options = {**(bounds if connection.vendor in DIALECTS else {}), **settings["OPTIONS"]}
     options.pop("pool", None)  # a pool of Django's would be another one beside ours
     return {**settings, "OPTIONS": options, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False}
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
 
 
 def _rolled_back(connection: Any) -> bool:

@@ -60,11 +60,11 @@ class Link(Protocol):
         ...
 
     def open_transaction(self) -> Transaction | None:
-        """Return the transaction that the calling thread has open on this database, if the link can know."""
+        """Return the transaction of the calling thread on this database, if there is one and the link can know."""
         ...
 
     def open_elsewhere(self) -> str:
-        """Return the name of another database on which it has one open, "" if there is none."""
+        """Return the name of a database on which it has one open that submissions cannot belong to, "" for none."""
         ...
 
     def close(self) -> None:
