@@ -32,6 +32,14 @@ EVENTS: dict[str, Event] = {
     "child_known": Event(logging.INFO, "child submission of a repeated run is the same job", _JOB),
     "withdrawn": Event(logging.WARNING, "publish failed, submission withdrawn", _JOB),
     "withdraw_failed": Event(logging.ERROR, "publish failed and so did the withdrawal: the task may still run", _JOB),
+    "outside": Event(
+        logging.WARNING,
+        "submitted at once, since the open transaction is not one on the store's database: it may run before the commit, "
+        "or after a rollback",
+        (*_JOB, "database"),
+    ),
+    "relay_waits": Event(logging.WARNING, "broker away after a commit, submissions wait in the outbox", ("error",)),
+    "relayed": Event(logging.INFO, "submission that waited in the outbox published", _JOB),
     # claim
     "claimed": Event(logging.DEBUG, "claimed", (*_JOB, "fence", "attempt", "delivery")),
     "busy": Event(logging.INFO, "another run holds the key, message waits", (*_JOB, "wait")),

@@ -42,6 +42,8 @@ class Runtime:
     store: Store
     events: Events
     random: random.Random = field(default_factory=random.SystemRandom)
+    broker_away_until: float = 0.0
+    """Until then (monotonic) no publish after a commit is tried in this process: a relay will do it."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
     keep_rights: Callable[[], None] | None = None

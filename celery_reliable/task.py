@@ -18,10 +18,11 @@ from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.errors import ConfigurationError, Draining, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.inbox import Done, once_committed
+from celery_reliable.publishing import publish_envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
-from celery_reliable.submission import Call, publish_envelope, submit
+from celery_reliable.submission import Call, submit
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -11,9 +11,9 @@ from celery.exceptions import Ignore, Reject
 from celery_reliable import internals, keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 

@@ -25,8 +25,8 @@ from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
 from celery_reliable.payloads import Envelope
+from celery_reliable.publishing import LIVE_RECORD_TTL, arguments_in
 from celery_reliable.stores.base import Busy, Dead, Done, Mismatch, NotYet, Over, Poisoned, Run, Stale
-from celery_reliable.submission import LIVE_RECORD_TTL, arguments_in
 from celery_reliable.worker.bodies import bodies_of
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.utils import json as kombu_json
 
+from celery_reliable import internals
 from celery_reliable.errors import ConfigurationError, ProcessKilled
 from celery_reliable.events import Events
 from celery_reliable.execution import Execution
@@ -125,7 +126,8 @@ class Bench:
         task = self.app.tasks[message.task]
         task.push_request(**_request(message))
         try:
-            self._run(task, message)
+            with internals.current(task):
+                self._run(task, message)
         except (ProcessKilled, SystemExit):
             self._keep(message, 0.0)
             return "killed"

@@ -26,14 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
-from celery_reliable import internals, keys
-from celery_reliable.dead_letters import DeadLetter, letter_id_of
-from celery_reliable.keys import HEADER, Identity
+from celery_reliable import internals
 from celery_reliable.parking import Parking
 from celery_reliable.payloads import Envelope
+from celery_reliable.publishing import LIVE_RECORD_TTL, identity_in, publish_envelope
+from celery_reliable.relay import bury_lost
 from celery_reliable.runtime import Runtime, consumed_driver, runtime_of
-from celery_reliable.stores.base import Job
-from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
 from celery_reliable.worker.background import Background
 from celery_reliable.worker.broker import RedisBroker, Silent, address_of, away, silent
 from celery_reliable.worker.fleet_queues import FleetQueues
@@ -304,7 +302,7 @@ class LedgerSweep:
     def _is_suspect(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> bool:
         """Tell an entry whose message must have been received long ago, by what its own list holds now."""
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
-        stamp = _identity(envelope).job.stamp
+        stamp = identity_in(envelope).job.stamp
         age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
         self._soonest = min(self._soonest, time.monotonic() + self._quiet - age)
         if age < self._quiet:
@@ -322,7 +320,7 @@ class LedgerSweep:
             self._runtime.events.emit("queue_unconsumed", queue=queue)
 
     def _resend(self, envelope: Envelope) -> None:
-        runtime, identity = self._runtime, _identity(envelope)
+        runtime, identity = self._runtime, identity_in(envelope)
         answer = runtime.store.resend(
             identity.job, task_id=envelope.task_id, quiet=self._quiet, most=_MOST_TIMES, record_ttl=LIVE_RECORD_TTL
         )
@@ -332,34 +330,8 @@ class LedgerSweep:
             publish_envelope(self._app, envelope)
         if answer == "lost":
             runtime.events.emit("lost", **facts)
-            self._bury(envelope, identity)
-
-    def _bury(self, envelope: Envelope, identity: Identity) -> None:
-        """Keep a letter of a submission that was published four times and never settled."""
-        settings, store = self._runtime.settings, self._runtime.store
-        letter = DeadLetter.of(
-            None,
-            reason="lost",
-            envelope=envelope,
-            now=store.now() / 1e6,
-            job=identity.job,
-            life=identity.life,
-            fingerprint=identity.fingerprint,
-            letter_id=letter_id_of(envelope.task_id, life=-2),
-            message=f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?",
-        )
-        bounds: dict[str, Any] = {"letter_ttl": settings.dead_letter_ttl, "letter_max": settings.dead_letter_max}
-        store.keep_letter(letter.id, job=identity.job, letter=letter.to_bytes(), **bounds)
-        store.settle(identity.job, task_id=envelope.task_id, state="skipped", ttl=LIVE_RECORD_TTL)
-        job = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
-        self._runtime.events.emit("buried", **job, **letter.facts())
-
-
-def _identity(envelope: Envelope) -> Identity:
-    header = (envelope.options.get("headers") or {}).get(HEADER)
-    nesting = int(envelope.options.get("replaced_task_nesting") or 0)
-    found = keys.identity_of(header, task_id=envelope.task_id, nesting=nesting)
-    return found or Identity(Job(keys.own_key(envelope.task_id, nesting), "given"), envelope.task_id)
+            tried = f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?"
+            bury_lost(self._app, envelope, identity, message=tried)
 
 
 def _seconds_until(eta: str | None, stamp: int) -> float:

@@ -17,9 +17,9 @@ from celery_reliable.errors import ConfigurationError, Draining, StoreError
 from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.overlap import KEY_HEADER, policy_in
 from celery_reliable.processes import resident_memory
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from celery import bootsteps
 from celery_reliable import keys
 from celery_reliable.errors import StoreError
 from celery_reliable.keys import HEADER, TOKEN, owner_of
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.background import Background
 from celery_reliable.worker.broker import RedisBroker, Silent, away
 from celery_reliable.worker.owners import NodeName, Owner

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Task, current_task
+from celery.app import trace
 from celery.backends.base import Backend, BaseBackend, DisabledBackend
 from celery.exceptions import Retry
 from celery.worker import request as celery_request
@@ -208,3 +209,12 @@ def test_answer_to_a_late_question_is_paused_by_one_method() -> None:
     """Which ``return_late_replies`` replaces on the instance."""
     for method in (MultiChannelPoller._update_brpop_polling, MultiChannelPoller.on_readable):
         assert "self._pause_brpop(" in inspect.getsource(method)
+
+
+def test_current_task_is_the_top_of_a_stack() -> None:
+    """``current`` pushes on it, as the tracer does."""
+    task: Any = Celery("shop", set_as_current=False).tasks["celery.backend_cleanup"]
+    with internals.current(task):
+        assert current_task.name == task.name
+    assert not current_task
+    assert "push_task = _task_stack.push" in inspect.getsource(trace)
