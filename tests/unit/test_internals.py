@@ -208,3 +208,21 @@ def test_answer_to_a_late_question_is_paused_by_one_method() -> None:
     """Which ``return_late_replies`` replaces on the instance."""
     for method in (MultiChannelPoller._update_brpop_polling, MultiChannelPoller.on_readable):
         assert "self._pause_brpop(" in inspect.getsource(method)
+
+
+# --- other settings for a while
+
+
+def test_settings_are_changed_for_a_block_and_connections_made_anew() -> None:
+    """``Settings.changes``, ``_pool``, ``amqp._producer_pool``, ``_backend_cache`` and ``_local.backend``."""
+    app = Celery("unit", broker="memory://one", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_priority = 3
+    pool, backend, producers, before = app.pool, app.backend, app.producer_pool, dict(app.conf)
+    with internals.changed_settings(app, {"broker_url": "memory://two", "result_backend": "rpc://"}):
+        assert (app.conf.broker_url, app.connection_for_write().hostname) == ("memory://two", "two")
+        assert app.pool is not pool
+        assert app.producer_pool is not producers
+        assert type(app.backend).__name__ == "RPCBackend"
+    assert (dict(app.conf), app.conf.task_default_priority) == (before, 3)
+    assert app.connection_for_write().hostname == "one"
+    assert type(app.backend) is type(backend)
