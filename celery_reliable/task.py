@@ -96,7 +96,7 @@ class ReliableTask(Task):
         return super().bind(app)
 
     @classmethod
-    def on_bound(cls, app: Celery) -> None:
+    def on_bound(cls, app: Celery) -> None:  # noqa: ARG003  # Celery's hook
         """Refuse a wrong key template as soon as the task is registered."""
         _refuse_misspelled(cls)
         _take_option_inbox(cls)

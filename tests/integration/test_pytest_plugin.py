@@ -44,7 +44,11 @@ def start_pytest(*words: str | Path, folder: Path, env: Mapping[str, str] | None
 
 def run_pytest(*words: str | Path, folder: Path, env: Mapping[str, str] | None = None) -> str:
     """Return what a pytest printed whose tests all passed."""
-    printed, _ = (run := start_pytest(*words, folder=folder, env=env)).communicate(timeout=100)
+    with start_pytest(*words, folder=folder, env=env) as run:
+        try:
+            printed, _ = run.communicate(timeout=110)
+        finally:
+            run.kill()
     assert run.returncode == 0, printed
     return printed
 
