@@ -534,3 +534,35 @@ def current(task: Task) -> Iterator[None]:
         yield
     finally:
         _task_stack.pop()
+
+
+@contextmanager
+def changed_settings(app: Celery, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Give an app other settings for a block of code, servers among them; after it, all are as they were.
+
+    ``Settings.changes`` (5.7) holds what was set, once the configuration has been read. Connections are made anew at
+    both ends.
+    """
+    _ = app.conf.broker_url  # reads it
+    changes = app.conf.changes
+    before = dict(changes)
+    app.conf.update(settings)
+    _forget_connections(app)
+    try:
+        yield
+    finally:
+        _forget_connections(app)
+        changes.clear()
+        changes.update(before)
+
+
+def _forget_connections(app: Celery) -> None:
+    """Close what an app keeps open, and forget it, as ``Celery._after_fork`` (5.7) does; the backend it keeps two ways."""
+    if app._pool is not None:  # noqa: SLF001
+        app._pool.force_close_all()  # noqa: SLF001
+    app._after_fork()  # noqa: SLF001
+    backend = app._backend  # noqa: SLF001
+    # A result that is collected later would look for a server that is gone (Redis, ``AsyncResult.__del__``).
+    getattr(getattr(backend, "result_consumer", None), "subscribed_to", set()).clear()
+    app._backend_cache = None  # noqa: SLF001
+    vars(app._local).pop("backend", None)  # noqa: SLF001

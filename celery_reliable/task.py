@@ -91,9 +91,14 @@ class ReliableTask(Task):
     start_deadline: float | None = None
 
     @classmethod
-    def on_bound(cls, app: Celery) -> None:
-        """Wire the app and refuse a wrong key template as soon as the task is registered."""
+    def bind(cls, app: Celery) -> Celery:
+        """Wire the app before Celery copies its settings, ``acks_late`` among them, to the class of its first task."""
         wiring.install(app)
+        return super().bind(app)
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:  # noqa: ARG003  # Celery's hook
+        """Refuse a wrong key template as soon as the task is registered."""
         _refuse_misspelled(cls)
         _take_option_inbox(cls)
         _check_versions(cls)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from tests.integration.apps.stage import Stage
-from tests.integration.workers import ROOT, SHOWN_LINES, Worker
+from tests.integration.workers import ROOT, Worker
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Beats:
             if beat.running:
                 beat.thaw()
             beat.kill()
-            lines = beat.logs().splitlines()[-SHOWN_LINES:]
-            sys.stdout.write("\n".join([f"--- log of {beat.name}, exit code {beat.process.returncode}", *lines, ""]))
+            sys.stdout.write(beat.last_words())
 
 
 def wait_leader(stage: Stage, *beats: Worker, count: int = 1, timeout: float = 30.0) -> tuple[Worker, Entry]:

@@ -15,7 +15,7 @@ from tests.integration.apps.jobs import client
 from tests.integration.apps.stage import Stage
 from tests.integration.beats import Beats
 from tests.integration.drains import PATIENT, TIMEOUT, Finishers, Scene, scene_on, stage_of_drain
-from tests.integration.workers import SHOWN_LINES, Workers
+from tests.integration.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def _show_module_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "module_workers" in request.fixturenames:
         for worker in request.getfixturevalue("module_workers")._started:
-            sys.stdout.write("\n".join([f"--- log of {worker.name}", *worker.logs().splitlines()[-SHOWN_LINES:], ""]))
+            sys.stdout.write(worker.last_words())
 
 
 @pytest.fixture(scope="module")

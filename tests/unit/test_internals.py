@@ -218,3 +218,21 @@ def test_current_task_is_the_top_of_a_stack() -> None:
         assert current_task.name == task.name
     assert not current_task
     assert "push_task = _task_stack.push" in inspect.getsource(trace)
+
+
+# --- other settings for a while
+
+
+def test_settings_are_changed_for_a_block_and_connections_made_anew() -> None:
+    """``Settings.changes``, ``_pool``, ``amqp._producer_pool``, ``_backend_cache`` and ``_local.backend``."""
+    app = Celery("unit", broker="memory://one", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_priority = 3
+    pool, backend, producers, before = app.pool, app.backend, app.producer_pool, dict(app.conf)
+    with internals.changed_settings(app, {"broker_url": "memory://two", "result_backend": "rpc://"}):
+        assert (app.conf.broker_url, app.connection_for_write().hostname) == ("memory://two", "two")
+        assert app.pool is not pool
+        assert app.producer_pool is not producers
+        assert type(app.backend).__name__ == "RPCBackend"
+    assert (dict(app.conf), app.conf.task_default_priority) == (before, 3)
+    assert app.connection_for_write().hostname == "one"
+    assert type(app.backend) is type(backend)
