@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
@@ -289,6 +290,18 @@ def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, 
     assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
 
 
+@contextlib.contextmanager
+def looking(app: Celery) -> Iterator[tuple[Rounds, RedisBroker]]:
+    """Look as the thread of a worker does, round by round."""
+    with app.connection_for_write() as connection:
+        consumer = SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel))
+        rounds = Rounds(consumer)
+        view = rounds._current()
+        assert view is not None
+        yield rounds, view
+        rounds.close()
+
+
 def hold_all(broker: redis.Redis) -> None:
     """Let a worker hold whatever waits."""
     raws = [json.loads(cast("bytes", one)) for one in broker.lrange("celery", 0, -1)]
@@ -315,10 +328,7 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
     out = {f"ours-{number}": ours for number in range(1500)} | {f"theirs-{number}": foreign for number in range(150)}
     broker.hset("unacked", mapping=dict(out.items()))
     broker.zadd("unacked_index", dict.fromkeys(out, 1.0))
-    with app.connection_for_write() as connection:
-        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
-        view = rounds._current()
-        assert view is not None
+    with looking(app) as (rounds, view):
 
         def go() -> bool:
             silent_for_ever(rounds, view)
@@ -328,7 +338,6 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
         wait_until(go, DEADLINE, "all back")
         broker.config_resetstat()
         go()
-        rounds.close()
     assert broker.hlen("unacked") == 150
     assert "cmdstat_hmget" not in broker.info("commandstats")
 
@@ -338,13 +347,9 @@ def test_what_is_due_first_is_received_first(app: Celery, broker: redis.Redis) -
     for seconds in (300, 100, None, 200):
         app.tasks["add"].apply_async((seconds, "label"), countdown=seconds)
     hold_all(broker)
-    with app.connection_for_write() as connection:
-        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
-        view = rounds._current()
-        assert view is not None
+    with looking(app) as (rounds, view):
         silent_for_ever(rounds, view)
         assert rounds._restore(view) is False
-        rounds.close()
     back = [json.loads(cast("bytes", one))["headers"]["eta"] or "" for one in broker.lrange("celery", 0, -1)]
     assert (len(back), back) == (4, sorted(back, reverse=True))
 
@@ -354,15 +359,11 @@ def test_a_watcher_that_stood_still_in_a_round_restores_nothing(app: Celery, bro
     for number in range(600):
         app.tasks["add"].delay(number, "label")
     hold_all(broker)
-    with app.connection_for_write() as connection:
-        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
-        view = rounds._current()
-        assert view is not None
+    with looking(app) as (rounds, view):
         silent_for_ever(rounds, view)
         rounds._watch._looked -= 60.0
         assert rounds._restore(view) is False
         assert rounds._watch.silent(after=0.0) == []
-        rounds.close()
     assert (broker.llen("celery"), broker.hlen("unacked")) == (0, 600)
 
 
