@@ -304,13 +304,15 @@ time.sleep(60)
 
 
 TWICE = """
-import os, signal, time
+import os, signal, socket, time
 from celery_reliable.worker.drain.watchdog import Watchdog
 
+socket.setdefaulttimeout(0.1)
 watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: time.sleep(0.5), look=lambda: None)
 signal.signal(signal.SIGTERM, lambda *_: None)
 watchdog.start()
 watchdog.guard(patience=2.0)
+time.sleep(0.3)
 for pause in (3.0, 0.5):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(pause)
@@ -356,7 +358,10 @@ class TestGuardian:
             send(heir, signal.SIGKILL)
 
     def test_a_process_that_hears_is_left_alone(self) -> None:
-        """Longer than the guardian's patience, and at a second signal, which nobody waits for."""
+        """Longer than the guardian's patience, and at a second signal, which nobody waits for.
+
+        Though the program lets no socket wait for long.
+        """
         run = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=False)
         assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
 

@@ -31,6 +31,7 @@ class Watchdog:
         """Take the signals to hear, what to do at the first, and what to do at each look."""
         self._signals, self._on_signal, self._look = signals, on_signal, look
         self._ears, self._bell = socketpair()
+        self._ears.settimeout(None)  # whatever the program has made the default of its sockets
         self._bell.settimeout(0.0)
         self._guardian = Guardian(ears=self._ears, bell=self._bell)
         self._sleep = original("time", "sleep")
