@@ -116,9 +116,10 @@ class Drain(bootsteps.StartStopStep):
 
     def _begin(self) -> None:
         if self.course.begin(at=self._watchdog.told_at()):
-            self._flags.set_draining()
             if self._owns_process:
                 arm(self.course.until(END))
+                self._watchdog.heard()
+            self._flags.set_draining()
 
     def _announce(self) -> None:
         """Say what Celery's own handler says, and tell whoever listens to its signal."""

@@ -17,6 +17,7 @@ from celery_reliable.worker.drain.threads import original, start_thread
 _EACH = 0.1
 _LONGEST = 1e8  # seconds, three years: faulthandler refuses much more
 _MOST = 4096
+_WAKE = 0  # no signal has this number: the guardian does not mind it
 
 
 class Watchdog:
@@ -58,7 +59,12 @@ class Watchdog:
     def wake(self) -> None:
         """Begin to look. Safe in a signal handler."""
         with suppress(OSError):
-            self._bell.send(bytes([self._signals[0]]))
+            self._bell.send(bytes([_WAKE]))
+
+    def heard(self) -> None:
+        """Tell the guardian that the signal was heard, and the end is bounded otherwise. Safe in a signal handler."""
+        with suppress(BlockingIOError):
+            self._ears.recv(_MOST, MSG_DONTWAIT)
 
     def stop(self) -> None:
         """Look no more, listen no more: a signal that comes later is another's. May be called twice, or never started."""
@@ -74,18 +80,14 @@ class Watchdog:
                 signal.set_wakeup_fd(taken)
 
     def _watch(self) -> None:
-        while not set(self._ears.recv(_MOST, MSG_PEEK)) & set(self._signals):
-            self._take()
+        while not set(self._ears.recv(_MOST, MSG_PEEK)) & {*self._signals, _WAKE}:
+            self.heard()
         if not self._stopped:
             self._on_signal()
         while not self._stopped:
-            self._take()
+            self.heard()
             self._look()
             self._sleep(_EACH)
-
-    def _take(self) -> None:
-        with suppress(BlockingIOError):
-            self._ears.recv(_MOST, MSG_DONTWAIT)
 
 
 def _children_do_not_ring(watchdog: Watchdog) -> None:
