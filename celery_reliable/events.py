@@ -130,7 +130,9 @@ EVENTS: dict[str, Event] = {
     "standing_by": Event(logging.WARNING, "this beat leads no longer, standing by", ("epoch", "reason")),
     "beat_stalled": Event(logging.ERROR, "the scheduler's loop does not come back, leadership given up", ("overdue",)),
     "beat_slow": Event(
-        logging.WARNING, "a round of the loop took longer than reliable_leader_ttl: raise it", ("seconds", "ttl")
+        logging.WARNING,
+        "a round of the loop took longer than the lease, and lost it: raise reliable_leader_ttl",
+        ("seconds", "ttl"),
     ),
     "leader_renew_failed": Event(logging.WARNING, "the leader's lease could not be renewed", ("left", "error")),
     "beat_failed": Event(logging.ERROR, "beat could not do its work, it tries again", ("what", "error")),

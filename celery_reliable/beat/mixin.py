@@ -88,7 +88,7 @@ class LeaderMixin(Slotting):
         self._leadership.expect(self._patience())
         pause = self._lead(*args, **kwargs)
         self._last_tick = self.monotonic() - began
-        if self._last_tick > self._leadership.ttl:
+        if self._last_tick > self._leadership.ttl and not self._leadership.holds():
             self._events.emit("beat_slow", seconds=self._last_tick, ttl=self._leadership.ttl)
         self._leadership.expect(pause + self._patience())
         self._sign.show("leading")
