@@ -19,19 +19,24 @@ django.setup()
 from django.apps import apps  # noqa: E402  # the apps are there after the setup
 from django.conf import settings  # noqa: E402
 from django.contrib.admin.models import DELETION, LogEntry  # noqa: E402
+from django.contrib.admin.utils import quote  # noqa: E402
 from django.contrib.auth.models import Permission, User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import DatabaseError, connection  # noqa: E402
 from django.test import Client  # noqa: E402
 from django.test.utils import setup_test_environment  # noqa: E402
+from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: E402
 
 from celery_reliable.dead_letters import DeadLetter, Filter  # noqa: E402
 from celery_reliable.django.admin import batches, choosing  # noqa: E402
+from celery_reliable.heartbeats import LifeSign, Process  # noqa: E402
 from celery_reliable.payloads import Envelope, RawMessage  # noqa: E402
 from celery_reliable.runtime import replaced_runtime, runtime_of  # noqa: E402
+from celery_reliable.slots.records import SlotRecord  # noqa: E402
 from celery_reliable.stores import open_store  # noqa: E402
-from celery_reliable.stores.base import Job, LetterPage  # noqa: E402
+from celery_reliable.stores.base import Busy, Job, LetterPage, Run  # noqa: E402
 from celery_reliable.stores.memory import MemoryStore  # noqa: E402
+from celery_reliable.stores.notes import Write  # noqa: E402
 
 if TYPE_CHECKING:
     from celery_reliable.dead_letters import DeadLetters
@@ -585,6 +590,129 @@ def test_a_step_ends_after_a_second(project: Project, queue: str) -> None:
     after, _ = batches.step(batch, project.letters, lambda _: time.sleep(batches.STEP / 2 + 0.01))
     assert (after.done, after.pending, after.finished) == (2, ("c",), False)
     assert batches.Batch.from_signed(after.signed()) == after
+
+
+# --- keys and leases
+
+KEYS = "/admin/celery_reliable/key/"
+CLAIM: dict[str, Any] = {"life": 1, "ttl": 600.0, "max_deliveries": 5, "record_ttl": 600.0}
+
+
+@pytest.fixture
+def held(project: Project, queue: str) -> Job:
+    """A job with a strange key that runs under a lease."""
+    job = Job(f"{queue} {SCRIPT}", "declared")
+    project.store.submit(job, task_id=f"id-{queue}", ttl=600.0)
+    assert isinstance(project.store.claim(job, task_id=f"id-{queue}", token=f"owner-{queue}.1", **CLAIM), Run)
+    return job
+
+
+def test_a_key_shows_state_and_holder(ann: Client, project: Project, held: Job, queue: str) -> None:
+    """And whether the holder's worker gives signs of life; nothing of it is markup."""
+    page = ann.get(KEYS, {"q": held.key}).content.decode()
+    assert SCRIPT not in page
+    assert f"owner-{queue}.1" in page
+    assert "running" in page
+    assert "no worker of that name gives a sign of life" in page
+    sign(project, owner=f"owner-{queue}")
+    page = ann.get(KEYS, {"q": held.key}).content.decode()
+    assert "the job may be running" in page
+    assert f"node-owner-{queue}" in page
+
+
+def sign(project: Project, *, owner: str) -> None:
+    """Give a worker's sign of life."""
+    given: dict[str, Any] = {"role": "worker", "state": "busy", "clock": 1.0, "interval": 5.0, "running": 1}
+    one = LifeSign(node=f"node-{owner}", owner=owner, process=Process.current(), at=time.time(), **given)
+    project.store.notes.write("workers", [Write(name=owner, value=one.to_json().encode(), ttl=60.0)])
+
+
+def test_a_task_id_is_found_by_its_submission(ann: Client, project: Project, queue: str) -> None:
+    """On Redis, too, where an id alone does not say where its record lies."""
+    stamp = project.store.now()
+    job = Job(queue, "own", stamp)
+    header = {"i": queue, "s": stamp, "l": 1}
+    call = Envelope("webshop.charge", queue, "[[1], {}, {}]", options={"headers": {"reliable": header}})
+    project.store.submit(job, task_id=queue, envelope=call.to_bytes(), ttl=600.0)
+    assert "waiting" in ann.get(KEYS, {"q": queue}).content.decode()
+    assert isinstance(project.store.claim(job, task_id=queue, token="t.1", **CLAIM), Run)
+    page = ann.get(KEYS, {"q": queue}).content.decode()
+    assert "running" in page
+    assert "t.1" in page
+    assert "Nothing is known" in ann.get(KEYS, {"q": f"{queue}?"}).content.decode()
+
+
+def test_a_released_lease_may_be_claimed_at_once(ann: Client, project: Project, held: Job, queue: str) -> None:
+    """With a line in the log, and the loss counted; the claim that lost it cannot be released again."""
+    given = {"q": held.key, "holder": f"owner-{queue}.1"}
+    page = ann.post(f"{KEYS}release/", given, follow=True).content.decode()
+    assert "Released." in page
+    assert log_of(held.key) == [("ann", f"Released from owner-{queue}.1.")]
+    again = project.store.claim(held, task_id=f"id-{queue}", token="next.1", **CLAIM)
+    assert isinstance(again, Run)
+    assert again.delivery == 2
+    assert "Not released" in ann.post(f"{KEYS}release/", given, follow=True).content.decode()
+    assert project.store.inspect(held)["holder"] == "next.1"
+
+
+def test_only_who_may_releases(project: Project, held: Job, queue: str) -> None:
+    """And only with a token against forgery."""
+    given = {"q": held.key, "holder": f"owner-{queue}.1"}
+    bob = client_of("bob")
+    assert "Release" not in bob.get(KEYS, {"q": held.key}).content.decode()
+    assert bob.post(f"{KEYS}release/", given).status_code == 403
+    assert client_of("ann", enforce_csrf_checks=True).post(f"{KEYS}release/", given).status_code == 403
+    assert client_of("cid").get(KEYS).status_code == 403
+    assert isinstance(project.store.claim(held, task_id=f"id-{queue}", token="next.1", **CLAIM), Busy)
+
+
+# --- beat
+
+ENTRIES = "/admin/celery_reliable/beatentry/"
+NOW = 1_790_000_000_000_000
+
+
+def test_entries_show_policy_slots_and_why_they_did_not_run(ann: Client, project: Project, queue: str) -> None:
+    """Policies come from the row's headers; a wrong one is said; a link leads to django-celery-beat's own page."""
+    every_hour = IntervalSchedule.objects.create(every=1, period="hours")
+    headers = json.dumps({"reliable_catch_up": "skip", "reliable_start_deadline": "soon"})
+    row = PeriodicTask.objects.create(
+        name=f"{queue} {SCRIPT}", interval=every_hour, headers=headers, task="webshop.report"
+    )
+    now = project.store.now()
+    record = SlotRecord("v", now - 60_000_000, task="webshop.report", schedule=SCRIPT, following=now + 3_540_000_000)
+    record = record.claimed(now - 60_000_000, epoch=1, at=now, following=record.following, missed=NOW)
+    record = record.dropped("superseded", at=now)
+    project.store.notes.write("beat.slots", [Write(name=row.name, value=record.to_bytes(), ttl=60.0)])
+    pages = [ann.get(ENTRIES), ann.get(f"{ENTRIES}{quote(row.name)}/change/")]
+    for page in pages:
+        assert SCRIPT not in page.content.decode()
+        assert "catch up: skip" in page.content.decode()
+    assert "No beat leads" in pages[0].content.decode()
+    detail = unescape(pages[1].content.decode())
+    for text in (
+        "reliable_start_deadline",
+        "passed over",
+        "Superseded.",
+        f"/admin/django_celery_beat/periodictask/{row.pk}/",
+    ):
+        assert text in detail, text
+    assert ann.get(f"{ENTRIES}nobody/change/").status_code == 404
+    assert client_of("cid").get(ENTRIES).status_code == 403
+
+
+def test_an_entry_of_the_settings_has_its_policy_too(ann: Client, project: Project) -> None:
+    """From its own headers in beat_schedule."""
+    name = "hourly"
+    entry = {"task": "webshop.report", "schedule": 3600.0, "options": {"headers": {"reliable_catch_up": "all"}}}
+    record = SlotRecord("v", NOW, task="webshop.report", absent=0)
+    project.store.notes.write("beat.slots", [Write(name=name, value=record.to_bytes(), ttl=60.0)])
+    before = project.app.conf.beat_schedule
+    project.app.conf.beat_schedule = {**before, name: entry}
+    try:
+        assert "catch up: all, within 1d" in ann.get(f"{ENTRIES}{name}/change/").content.decode()
+    finally:
+        project.app.conf.beat_schedule = before
 
 
 # --- Django's own tools
