@@ -50,6 +50,13 @@ def loaded_app() -> Celery | None:
     return None if app.main == "default" and not app.set_as_current else app
 
 
+def command_context(app: Celery) -> Any:
+    """Return what ``celery -A proj`` gives its commands as ``ctx.obj``: ``celery.bin.base.CLIContext`` (5.7)."""
+    from celery.bin.base import CLIContext  # noqa: PLC0415  # the command line, which nobody else needs
+
+    return CLIContext(app=app, no_color=False, workdir=None)
+
+
 def sending_options(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options under which `Task.apply_async` sends: those of the task's class, then the call's.
 
