@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +27,14 @@ NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-
 INSTALL: Final = "no Chromium was found: apt-get install chromium, or name one with CR_TEST_CHROMIUM=/path/to/chrome"
 DEADLINE: Final = 30.0
 _CHUNK: Final = 1 << 16
-_READS, _WRITES = 3, 4  # the descriptors that Chromium expects
+# Puts two descriptors where Chromium expects them, 3 to read and 4 to write, and becomes it.
+_MOVE: Final = """
+import fcntl, os, sys
+reads, writes = (fcntl.fcntl(int(text), fcntl.F_DUPFD, 10) for text in sys.argv[1:3])
+os.dup2(reads, 3)
+os.dup2(writes, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class ChromiumMissing(Exception):
@@ -187,10 +195,9 @@ def _started(path: str, *, profile: str, size: str) -> tuple[subprocess.Popen[by
         f"--window-size={size}",
         f"--user-data-dir={profile}",
     ]
-    # A shell puts the pipes at the numbers that Chromium expects; Popen's own child could only keep the numbers they have.
-    moved = f'exec "$@" {_READS}<&{its_input} {_WRITES}>&{its_output}'
+    # Popen's own child can only keep the numbers that the pipes have.
     process = subprocess.Popen(
-        ["/bin/sh", "-c", moved, "sh", *words],
+        [sys.executable, "-S", "-c", _MOVE, str(its_input), str(its_output), *words],
         pass_fds=(its_input, its_output),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
