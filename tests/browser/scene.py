@@ -6,6 +6,8 @@ import json
 import sys
 import time
 import uuid
+from dataclasses import replace
+from typing import Any
 
 import django
 
@@ -16,6 +18,13 @@ ERRORS = (
     TimeoutError("the bank did not answer within 10 s"),
     ConnectionResetError("[Errno 104] Connection reset by peer"),
 )
+STACK = """Traceback (most recent call last):
+  File "/srv/shop/webshop/tasks.py", line 28, in charge
+    receipt = bank.charge(number, amount=order.amount, card=card)
+  File "/srv/shop/webshop/bank.py", line 61, in charge
+    raise error_of(answer)
+{error}
+"""
 REASONS = ("permanent", "exhausted", "poison")
 
 
@@ -37,62 +46,54 @@ def main(number: int) -> None:
     schedule(store)
 
 
-def letters(number: int, *, now: float) -> list[object]:
+def letters(number: int, *, now: float) -> list[Any]:
     """Return letters of charges, the last of them with markup in its payload."""
     from celery_reliable.dead_letters import DeadLetter, Worker  # noqa: PLC0415
     from celery_reliable.payloads import Envelope  # noqa: PLC0415
     from celery_reliable.stores.base import Job  # noqa: PLC0415
 
-    found = []
+    found: list[Any] = []
     for count in range(number):
         last = count == number - 1
         args, kwargs = [f"A-{count}"], {"card": "0002", **({"seconds": MARKUP} if last else {})}
         call = Envelope(
             "webshop.charge", str(uuid.uuid4()), json.dumps([args, kwargs, {}]), options={"queue": "browser"}
         )
-        error = raised(RuntimeError(MARKUP) if last else ERRORS[count % 7 % 3])
-        given = {
-            "reason": REASONS[count % 7 % 3],
-            "attempts": 1 + count % 3,
+        error = RuntimeError(MARKUP) if last else ERRORS[count % 7 % 3]
+        given: dict[str, Any] = {"reason": REASONS[count % 7 % 3], "attempts": 1 + count % 3}
+        given |= {
+            "job": Job(f"charge:A-{count}", "declared"),
+            "life": 1,
             "worker": Worker("web-7", 311, "5.7.0", "0.1.0"),
         }
-        when = now - 41.0 * (number - count)
-        found.append(
-            DeadLetter.of(error, envelope=call, now=when, job=Job(f"charge:A-{count}", "declared"), life=1, **given)
-        )  # type: ignore[arg-type]
-    return list(found)
+        letter = DeadLetter.of(error, envelope=call, now=now - 41.0 * (number - count), **given)
+        stack = STACK.format(error=f"{type(error).__name__}: {error}")
+        found.append(replace(letter, traceback=stack))
+    return found
 
 
-def raised(error: Exception) -> Exception:
-    """Return an error with a stack."""
-    try:
-        raise error  # noqa: TRY301  # that is all it is for
-    except Exception as exc:  # noqa: BLE001  # whatever it was asked for
-        return exc
-
-
-def hang(store: object) -> None:
+def hang(store: Any) -> None:
     """Claim a job for a worker that gives signs of life."""
     from celery_reliable.heartbeats import LifeSign, Process  # noqa: PLC0415
     from celery_reliable.stores.base import Job  # noqa: PLC0415
     from celery_reliable.stores.notes import Write  # noqa: PLC0415
 
     job, task_id = Job("charge:A-4711", "declared"), str(uuid.uuid4())
-    store.submit(job, task_id=task_id, ttl=3600)  # type: ignore[attr-defined]
-    store.claim(job, task_id=task_id, token="k3Jd02.1f", life=1, ttl=3600, max_deliveries=5, record_ttl=3600)  # type: ignore[attr-defined]
+    store.submit(job, task_id=task_id, ttl=3600)
+    store.claim(job, task_id=task_id, token="k3Jd02.1f", life=1, ttl=3600, max_deliveries=5, record_ttl=3600)
     sign = LifeSign(
         role="worker", node="celery@web-7", state="busy", owner="k3Jd02", process=Process.current(),
         at=time.time(), clock=1.0, interval=5.0, running=1,
     )  # fmt: skip
-    store.notes.write("workers", [Write(name="k3Jd02", value=sign.to_json().encode(), ttl=3600)])  # type: ignore[attr-defined]
+    store.notes.write("workers", [Write(name="k3Jd02", value=sign.to_json().encode(), ttl=3600)])
 
 
-def schedule(store: object) -> None:
+def schedule(store: Any) -> None:
     """Note one entry that fires and one that was dropped."""
     from celery_reliable.slots.records import SlotRecord  # noqa: PLC0415
     from celery_reliable.stores.notes import Write  # noqa: PLC0415
 
-    now, second = store.now(), 1_000_000  # type: ignore[attr-defined]
+    now, second = store.now(), 1_000_000
     report = SlotRecord("v", now, task="webshop.report", schedule="<freq: 1.00 hour>")
     for age in (7200, 3600):
         slot = now - age * second
@@ -101,7 +102,7 @@ def schedule(store: object) -> None:
     letter = SlotRecord("v", now, task="webshop.newsletter", schedule="<crontab: 0 7 * * 1 (m/h/dM/MY/d)>")
     claimed = letter.claimed(now - 400 * second, epoch=1, at=now, following=now + 86_400 * second, missed=None)
     for name, record in {"report": report, "newsletter": claimed.dropped("deadline", at=now)}.items():
-        store.notes.write("beat.slots", [Write(name=name, value=record.to_bytes(), ttl=3600)])  # type: ignore[attr-defined]
+        store.notes.write("beat.slots", [Write(name=name, value=record.to_bytes(), ttl=3600)])
 
 
 if __name__ == "__main__":
