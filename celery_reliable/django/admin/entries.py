@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,8 @@ from celery_reliable.runtime import runtime_of
 from celery_reliable.slots.desk import SHELF
 from celery_reliable.slots.reasons import MEANINGS, reasons
 from celery_reliable.slots.records import SlotRecord
+from celery_reliable.slots.skips import SHELF as SKIPS
+from celery_reliable.slots.skips import by_entry
 from celery_reliable.stores.notes import Note, every
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
 _SECOND: Final = 1_000_000
+_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,26 +56,31 @@ class BeatEntryAdmin(StoreAdmin):
         yield "<path:object_id>/change/", self.entry_page, "change"
 
     def list_page(self, request: HttpRequest) -> Any:
-        """Show who leads and all entries, the next one first; those that are gone or disabled on demand."""
-        store = self.project.store
+        """Show who leads and the entries that come next; those that are gone or disabled on demand."""
+        store, text = self.project.store, request.GET.get("q", "").strip()
         leader, members = leader_and_members(store.notes)
-        known, now = _records(every(store.notes, SHELF)), store.now()
-        shown = {name: record for name, record in known.items() if "all" in request.GET or not record.absent}
-        ordered = sorted(shown.items(), key=lambda item: (item[1].following or 1 << 62, item[0]))
+        known, now = _records(every(store.notes, SHELF), every(store.notes, SKIPS)), store.now()
+        found = {name: one for name, one in known.items() if text.casefold() in name.casefold()}
+        shown = {name: one for name, one in found.items() if "all" in request.GET or not one.absent}
+        ordered = sorted(shown.items(), key=lambda item: (item[1].following or 1 << 62, item[0]))[:_SHOWN]
+        headers = _headers(self.project.app, [name for name, _ in ordered])
         return self.page(
             request,
             "entries",
             title="Beat entries",
+            text=text,
             leader=_words(leader, now=now) if leader else "",
             followers=len(members) - (leader is not None and leader.token in members),
-            entries=[self._entry(name, record, now=now) for name, record in ordered],
-            hidden=len(known) - len(shown),
+            entries=[self._entry(name, record, headers[name], now=now) for name, record in ordered],
+            count=len(shown),
+            hidden=len(found) - len(shown),
         )
 
     def entry_page(self, request: HttpRequest, *, object_id: str) -> Any:
         """Say why an entry did not run, and what became of its last slots."""
         store = self.project.store
-        record = _records(store.notes.read(SHELF, [object_id])).get(object_id)
+        notes = store.notes
+        record = _records(notes.read(SHELF, [object_id]), notes.read(SKIPS, [object_id])).get(object_id)
         if record is None:
             return self.page(request, "entry", title=f"Beat entry {object_id}", status=404, entry=None)
         now = store.now()
@@ -81,7 +89,7 @@ class BeatEntryAdmin(StoreAdmin):
             request,
             "entry",
             title=f"Beat entry {object_id}",
-            entry=self._entry(object_id, record, now=now),
+            entry=self._entry(object_id, record, _headers(self.project.app, [object_id])[object_id], now=now),
             reasons=[printable(reason) for reason in reasons(record, led=led, now=now)],
             history=[
                 (
@@ -94,8 +102,8 @@ class BeatEntryAdmin(StoreAdmin):
             row_url=_row_url(object_id),
         )
 
-    def _entry(self, name: str, record: SlotRecord, *, now: int) -> Entry:
-        policy, wrong = _policy(self.project.app, name, record)
+    def _entry(self, name: str, record: SlotRecord, headers: Mapping[str, Any], *, now: int) -> Entry:
+        policy, wrong = _policy(self.project.app, record, headers)
         last = next((passed for passed in reversed(record.history) if passed.outcome == "fired"), None)
         return Entry(
             name=printable(name),
@@ -111,11 +119,12 @@ class BeatEntryAdmin(StoreAdmin):
         )
 
 
-def _records(notes: Mapping[str, Note]) -> dict[str, SlotRecord]:
+def _records(notes: Mapping[str, Note], skips: Mapping[str, Note]) -> dict[str, SlotRecord]:
     found: dict[str, SlotRecord] = {}
+    skipped = by_entry(skips)
     for name, note in notes.items():
         try:
-            found[name] = SlotRecord.from_bytes(note.value)
+            found[name] = SlotRecord.from_bytes(note.value).with_skips(skipped.get(name, ()))
         except ValueError:
             continue  # a later version's
     return found
@@ -147,11 +156,10 @@ def _distance(moment_: int, *, now: int) -> str:
 # --- policies
 
 
-def _policy(app: Celery, name: str, record: SlotRecord) -> tuple[str, tuple[str, ...]]:
+def _policy(app: Celery, record: SlotRecord, headers: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the policy of an entry in words, and what is wrong with what it says."""
     wrong: list[str] = []
     settings = runtime_of(app).settings
-    headers = _headers(app, name)
     policy = policy_for(app.tasks.get(record.task), headers, settings=settings, complain=wrong.append)
     words = f"catch up: {policy.catch_up}"
     if policy.catch_up != "skip":
@@ -161,11 +169,13 @@ def _policy(app: Celery, name: str, record: SlotRecord) -> tuple[str, tuple[str,
     return words, tuple(printable(text) for text in wrong)
 
 
-def _headers(app: Celery, name: str) -> Mapping[str, Any]:
-    """Return the headers of an entry: of its row where there is one, else of ``beat_schedule``."""
-    row = _row(name)
-    if row is not None:
-        return _object(row.headers)
+def _headers(app: Celery, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the headers of entries: of their rows where there are some, else of ``beat_schedule``."""
+    found = {name: _headers_of(app, name) for name in names}
+    return found | {row.name: _object(row.headers) for row in _rows(names)}
+
+
+def _headers_of(app: Celery, name: str) -> Mapping[str, Any]:
     entry = (app.conf.beat_schedule or {}).get(name)
     options = entry.get("options") if isinstance(entry, dict) else getattr(entry, "options", None)
     found = (options or {}).get("headers")
@@ -180,18 +190,17 @@ def _object(text: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _row(name: str) -> Any:
-    """Return django-celery-beat's row of an entry, None where there is none."""
+def _rows(names: Sequence[str]) -> list[Any]:
+    """Return django-celery-beat's rows of entries."""
     if not apps.is_installed("django_celery_beat"):
-        return None
-    return apps.get_model("django_celery_beat", "PeriodicTask").objects.filter(name=name).first()
+        return []
+    return list(apps.get_model("django_celery_beat", "PeriodicTask").objects.filter(name__in=names))
 
 
 def _row_url(name: str) -> str:
-    row = _row(name)
-    if row is None:
-        return ""
-    try:
-        return str(reverse("admin:django_celery_beat_periodictask_change", args=[row.pk]))
-    except NoReverseMatch:  # a site on which that app's pages are not registered
-        return ""
+    for row in _rows([name]):
+        try:
+            return str(reverse("admin:django_celery_beat_periodictask_change", args=[row.pk]))
+        except NoReverseMatch:  # a site on which that app's pages are not registered
+            break
+    return ""
