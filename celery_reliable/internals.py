@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import terminate_handler_fired
-from celery import Task, states
+from celery import Task, current_app, states
 from celery._state import _task_stack
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
@@ -38,6 +38,23 @@ if TYPE_CHECKING:
 
     from celery_reliable.payloads import RawMessage
     from celery_reliable.task import ReliableTask
+
+
+def loaded_app() -> Celery | None:
+    """Return the app that this process has made; None when there is only the one that Celery makes up.
+
+    ``celery._state`` (5.7) answers with an app named "default" that is nobody's current one when it is asked for an app
+    and has none: whatever is submitted with it goes to a broker on this host.
+    """
+    app: Celery = current_app._get_current_object()  # noqa: SLF001
+    return None if app.main == "default" and not app.set_as_current else app
+
+
+def command_context(app: Celery) -> Any:
+    """Return what ``celery -A proj`` gives its commands as ``ctx.obj``: ``celery.bin.base.CLIContext`` (5.7)."""
+    from celery.bin.base import CLIContext  # noqa: PLC0415  # the command line, which nobody else needs
+
+    return CLIContext(app=app, no_color=False, workdir=None)
 
 
 def sending_options(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:

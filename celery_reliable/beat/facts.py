@@ -164,6 +164,11 @@ class Reader:
         return found
 
 
+def policy_for(task: Any, headers: Mapping[str, Any], *, settings: Settings, complain: _Complain) -> Policy:
+    """Return the policy of an entry of this task (None: one that is not registered here)."""
+    return policy_of(headers, settings=_settings_of(task, settings, complain), complain=complain)
+
+
 def policy_of(headers: Mapping[str, Any], *, settings: Settings, complain: _Complain) -> Policy:
     """Return the policy of an entry: what its headers say, else its task's options, else the settings."""
     given: dict[str, Any] = {"catch_up": settings.catch_up, "catch_up_window": settings.catch_up_window}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -236,3 +238,11 @@ def test_settings_are_changed_for_a_block_and_connections_made_anew() -> None:
     assert (dict(app.conf), app.conf.task_default_priority) == (before, 3)
     assert app.connection_for_write().hostname == "one"
     assert type(app.backend) is type(backend)
+
+
+def test_the_app_that_celery_makes_up_is_told_from_a_project_s() -> None:
+    """In a process of its own: what is asked for is the process's app."""
+    program = "from celery_reliable.internals import loaded_app; print(loaded_app())"
+    made = program + "; from celery import Celery; app = Celery('default'); print(loaded_app() is app)"
+    run = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["None", "True"]
