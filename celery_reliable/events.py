@@ -39,6 +39,10 @@ EVENTS: dict[str, Event] = {
         (*_JOB, "database"),
     ),
     "relay_waits": Event(logging.WARNING, "broker away after a commit, submissions wait in the outbox", ("error",)),
+    "undelivered": Event(logging.WARNING, "not published after its commit, a relay will do it", ("count", "error")),
+    "unpublishable": Event(
+        logging.WARNING, "refused while others were published, tried again five times", ("task_id", "times", "error")
+    ),
     "relayed": Event(logging.INFO, "submission that waited in the outbox published", _JOB),
     # claim
     "claimed": Event(logging.DEBUG, "claimed", (*_JOB, "fence", "attempt", "delivery")),

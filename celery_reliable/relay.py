@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from celery_reliable import internals
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
 from celery_reliable.errors import StoreError
-from celery_reliable.events import logger
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import Envelope
 from celery_reliable.publishing import LIVE_RECORD_TTL, identity_in, publish_envelope
@@ -56,7 +55,7 @@ class Relay:
             for start in range(0, len(task_ids), _BATCH):
                 self._go(self.outbox.take(limit=_BATCH, hold=_HOLD, task_ids=task_ids[start : start + _BATCH]))
         except Exception as exc:  # noqa: BLE001  # whatever it is, the commit is done and must not look as if it were not
-            logger.warning("outbox: not published after the commit, a relay does it: %r", exc)
+            self._runtime.events.emit("undelivered", count=len(task_ids), error=repr(exc))
 
     def look(self, *, limit: int) -> int:
         """Publish what waits, at most ``limit``; return how many were. Raises `StoreError` when the store is away."""
@@ -144,9 +143,7 @@ class Relay:
 
     def _fail(self, promise: Promise, exc: Exception) -> None:
         times = self.outbox.put_off([promise], delay=_BACKOFF, failed=True)
-        logger.warning(
-            "outbox: task %s could not be published (%s of %s): %r", promise.task_id, times, _MOST_TIMES, exc
-        )
+        self._runtime.events.emit("unpublishable", task_id=promise.task_id, times=times, error=repr(exc))
         if times >= _MOST_TIMES:
             envelope = Envelope.from_bytes(promise.envelope)
             bury_lost(self.app, envelope, identity_in(envelope), message=f"could not be published: {exc!r}")

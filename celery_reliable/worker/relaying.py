@@ -17,7 +17,7 @@ EACH = 1.0  # seconds between two looks
 class Relaying(bootsteps.StartStopStep):
     """A thread of the worker's parent, there only if the store has an outbox and ``reliable_relay_rate`` is not 0."""
 
-    requires = ("celery_reliable.worker.preflight:Preflight",)
+    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the worker; nothing connects yet."""

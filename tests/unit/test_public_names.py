@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import celery_reliable
+import celery_reliable.django
+from celery_reliable.contrib import sqlalchemy
 
 ROOT = Path(celery_reliable.__file__).parents[1]
 
@@ -85,3 +87,11 @@ def test_the_version_is_the_distribution_s() -> None:
 
     assert declared
     assert celery_reliable.__version__ == declared[1]
+
+
+def test_the_names_for_databases_are_exactly_these() -> None:
+    """What tasks call around their own statements, for SQLAlchemy and for Django."""
+    assert sqlalchemy.__all__ == ["fenced_update", "insert_once", "metadata", "outbox", "transaction", "transition"]
+    assert celery_reliable.django.__all__ == ["fenced_update", "insert_once", "transition"]
+    with pytest.raises(AttributeError, match="no attribute 'fence'"):
+        _ = celery_reliable.django.fence
