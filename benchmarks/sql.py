@@ -49,6 +49,7 @@ def main() -> int:
             sys.stderr.write(f"round {number + 1}\n")
             for name, measure in _measures().items():
                 rates.setdefault(name, []).append(measure(server.url, wanted.jobs))
+                sys.stderr.write(f"  {name}: {rates[name][-1]:.0f} a second\n")
     for name, found in rates.items():
         _say(f"{name:<48} {statistics.median(found):.0f} a second ({min(found):.0f} to {max(found):.0f})")
     for rival in (rival for rival in _RIVALS if find_spec(rival) is None):
