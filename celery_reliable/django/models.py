@@ -18,62 +18,49 @@ class Elsewhere(models.Manager):
         return super().get_queryset().none()
 
 
-class DeadLetter(models.Model):
-    """A call that will not run again by itself."""
+class Subject(models.Model):
+    """What all three have in common."""
 
     id = models.CharField(primary_key=True, max_length=255)
 
     objects = Elsewhere()
 
     class Meta:
-        """Its permissions."""
+        """No table, and nothing to add or change."""
 
+        abstract = True
         managed = False
         base_manager_name = "objects"
-        default_permissions = ("view",)
-        permissions = (("can_replay", "Can replay dead letters"), ("can_discard", "Can discard dead letters"))
+        default_permissions: tuple[str, ...] = ("view",)
 
     def __str__(self) -> str:
-        """Return its id."""
+        """Return its id, key or name."""
         return str(self.id)
 
 
-class Key(models.Model):
-    """An idempotency key, and the lease under which its job runs."""
+class DeadLetter(Subject):
+    """A call that will not run again by itself."""
 
-    id = models.CharField(primary_key=True, max_length=255)
-
-    objects = Elsewhere()
-
-    class Meta:
+    class Meta(Subject.Meta):
         """Its permissions."""
 
-        managed = False
-        base_manager_name = "objects"
-        default_permissions = ("view",)
+        permissions = (("can_replay", "Can replay dead letters"), ("can_discard", "Can discard dead letters"))
+
+
+class Key(Subject):
+    """An idempotency key, and the lease under which its job runs."""
+
+    class Meta(Subject.Meta):
+        """Its permissions."""
+
         permissions = (("can_release", "Can release leases"),)
         verbose_name_plural = "keys and leases"
 
-    def __str__(self) -> str:
-        """Return the key."""
-        return str(self.id)
 
-
-class BeatEntry(models.Model):
+class BeatEntry(Subject):
     """An entry of the schedule, as the beats see it."""
 
-    id = models.CharField(primary_key=True, max_length=255)
+    class Meta(Subject.Meta):
+        """Its name."""
 
-    objects = Elsewhere()
-
-    class Meta:
-        """Its permissions."""
-
-        managed = False
-        base_manager_name = "objects"
-        default_permissions = ("view",)
         verbose_name_plural = "beat entries"
-
-    def __str__(self) -> str:
-        """Return its name."""
-        return str(self.id)
