@@ -103,10 +103,7 @@ class Twins:
 class LivesOnBoth(LivesOfOneKey):
     """The random walk of the memory store, on both."""
 
-    def __init__(self, redis: RedisStore) -> None:
-        """Take the store that is not in memory."""
-        super().__init__()
-        self.redis = redis
+    redis: RedisStore
 
     @initialize()
     def open(self) -> None:
@@ -137,7 +134,8 @@ def test_redis_answers_as_the_memory_does(redis_url: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     try:
-        run_state_machine_as_test(lambda: LivesOnBoth(store), settings=budget)
+        machine = type("Lives", (LivesOnBoth,), {"redis": store})
+        run_state_machine_as_test(machine, settings=budget)
     finally:
         store.close()
 
