@@ -14,7 +14,7 @@ PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_
 MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-django test test-browser chaos lint types imports format docs bench matrix clean
+.PHONY: help demo demo-django test test-browser chaos model fuzz lint types imports format docs bench matrix oldest package clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,12 @@ test-browser: $(VENV)/.test ## Drive the pages of Django's admin in a real Chrom
 
 chaos: $(VENV)/.test ## Kill, freeze and cut off workers and servers for long, then judge by the ledger
 	$(VENV)/bin/python -m tests.chaos $(ARGS)
+
+model: $(VENV)/.test ## Visit every state of the protocol's model, the large scenarios too
+	$(VENV)/bin/python -m tests.model $(ARGS)
+
+fuzz: $(VENV)/.test ## Send 100,000 malformed messages to a worker on Redis, and on RabbitMQ
+	$(VENV)/bin/python -m tests.fuzz $(ARGS)
 
 lint: $(VENV)/.test ## Check style, format, types and the direction of imports
 	$(VENV)/bin/ruff check .
@@ -64,6 +70,14 @@ matrix: ## Run the tests on each of PYTHONS, by default all 3.10 and later that 
 	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENVS)/$$version || exit 1; \
 	done
 
+oldest: $(VENVS)/oldest/.oldest ## Run the unit tests on the oldest dependencies that pyproject.toml allows
+	$(VENVS)/oldest/bin/python -m pytest tests/unit $(ARGS)
+
+package: $(VENV)/.package ## Build sdist and wheel into dist, and use the wheel in a fresh environment
+	rm -rf dist
+	$(VENV)/bin/python -m build --outdir dist
+	$(VENV)/bin/python -m tests.packaging dist
+
 clean: ## Remove everything that was built, the environments too
 	rm -rf $(VENV) $(VENVS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -76,6 +90,14 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	    || { echo "$(PYTHON) cannot make virtual environments; install what it lacks: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENVS)/oldest/.oldest: pyproject.toml
+	$(PYTHON) -m venv --clear $(VENVS)/oldest
+	@echo "setting up $(VENVS)/oldest"
+	@$(PYTHON) -m tests.oldest > $(VENVS)/oldest/constraints.txt
+	@$(VENVS)/oldest/bin/python -m pip --disable-pip-version-check --quiet install \
+	    --constraint $(VENVS)/oldest/constraints.txt --editable '.[test]'
 	@touch $@
 
 $(VENV)/.%: pyproject.toml $(VENV)/.made

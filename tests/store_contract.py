@@ -1297,11 +1297,13 @@ class Settling:
 
     @pytest.mark.parametrize("state", ["expired", "revoked", "skipped"])
     def test_settle_leaves_a_running_job_alone(self, harness: StoreUnderTest, state: Any) -> None:
-        """T4: changes the job only if it waits."""
-        harness.submit("A")
+        """T4, P1: changes the job only if it waits; its entry stays, or nobody would publish it again if its holder died."""
+        harness.submit("A", envelope=b"call")
         run = harness.run("A")
         harness.settle("A", state)
+        assert harness.ledger() == {"A": b"call"}
         assert harness.complete("A", run) == Settled()
+        assert harness.ledger() == {}
 
     def test_settle_of_another_id_leaves_the_job_alone(self, harness: StoreUnderTest) -> None:
         """T4: only that submission's ledger entry goes."""
