@@ -442,7 +442,7 @@ class Store(Protocol):
         ``no``: nothing to do, or not yet: the entry is gone, its job runs under a live lease, is not due for ``quiet``
         seconds, or was published again less than ``quiet`` seconds ago (doubling each time). ``publish``: publish it
         again, under its own id; also when its job is done, since what follows it may not have been sent. ``lost``: that
-        was done ``most`` times. ``ended``: its job has ended otherwise, or was revoked and its holder is gone; the entry
+        was done ``most`` times, and the last one had its time too. ``ended``: its job has ended otherwise, or was revoked and its holder is gone; the entry
         went.
         """
         ...

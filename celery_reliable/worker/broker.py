@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 5.0
 _CHUNK = 1000
-_NEAR = 200  # messages at the near end of a list that are looked at
+NEAR = 200  # messages at the near end of a list that are looked at
 
 _TASK_ID = re.compile(rb'"id": *"([^"]+)"')
 
@@ -165,7 +165,7 @@ class RedisBroker:
         None for an empty list; 0 when a message there has no stamp, so that nothing can be told.
         """
         pri = self._channel._q_for_pri(queue, self._reversed(priority))  # noqa: SLF001  # no public name (5.7)
-        raws = self._client.lrange(self._prefix + pri, -_NEAR, -1)
+        raws = self._client.lrange(self._prefix + pri, -NEAR, -1)
         if not raws:
             return None
         headers = (json.loads(raw).get("headers") or {} for raw in raws)

@@ -276,13 +276,14 @@ class LedgerSweep:
         self._unconsumed -= queues
         oldest = cache(broker.oldest_stamp)  # one question for each list, however many entries it has
         now = self._runtime.store.now()
-        suspects = [one for one in self._some() if self._is_suspect(one, oldest, now=now, queues=queues)]
+        looked = [(one, self._patience(one, oldest, now=now, queues=queues)) for one in self._some()]
+        suspects = [(one, patience) for one, patience in looked if patience is not None]
         if not suspects:
             return
-        elsewhere = broker.task_ids_held() | self._parking.among(one.task_id for one in suspects)
-        for envelope in suspects:
+        elsewhere = broker.task_ids_held() | self._parking.among(one.task_id for one, _ in suspects)
+        for envelope, patience in suspects:
             if envelope.task_id not in elsewhere:
-                self._resend(envelope)
+                self._resend(envelope, quiet=patience)
 
     def _some(self) -> Iterator[Envelope]:
         begins = time.monotonic()
@@ -299,30 +300,37 @@ class LedgerSweep:
         self._rest = max(self._soonest, time.monotonic() + _REST * self._spent)
         self.begin()
 
-    def _is_suspect(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> bool:
-        """Tell an entry whose message must have been received long ago, by what its own list holds now."""
+    def _patience(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> float | None:
+        """Return how long an entry must have been left alone to be published again, or None while it may not be.
+
+        Never, while its own list holds a message as old: it may be that one. And a retry, or what was published again
+        already, waits behind all that was there before: what its list holds must have come later than that.
+        """
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
         stamp = identity_in(envelope).job.stamp
         age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
         self._soonest = min(self._soonest, time.monotonic() + self._quiet - age)
         if age < self._quiet:
-            return False
+            return None
         if queue not in queues:
             self._tell_unconsumed(queue)
-            return False
+            return None
         quarantine = self._runtime.settings.quarantine_queue
         found = [oldest(name, priority) for name in (queue, quarantine) if name]
-        return all(one is None or one > stamp for one in found)
+        waiting = [one for one in found if one is not None]
+        if any(one <= stamp for one in waiting):
+            return None
+        return max([self._quiet, *((now - one) / 1e6 for one in waiting)])
 
     def _tell_unconsumed(self, queue: str) -> None:
         if queue not in self._unconsumed:
             self._unconsumed.add(queue)
             self._runtime.events.emit("queue_unconsumed", queue=queue)
 
-    def _resend(self, envelope: Envelope) -> None:
+    def _resend(self, envelope: Envelope, *, quiet: float) -> None:
         runtime, identity = self._runtime, identity_in(envelope)
         answer = runtime.store.resend(
-            identity.job, task_id=envelope.task_id, quiet=self._quiet, most=_MOST_TIMES, record_ttl=LIVE_RECORD_TTL
+            identity.job, task_id=envelope.task_id, quiet=quiet, most=_MOST_TIMES, record_ttl=LIVE_RECORD_TTL
         )
         facts = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
         if answer == "publish":

@@ -10,7 +10,7 @@ import time
 import uuid
 import zlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import redis
@@ -18,7 +18,8 @@ import redis
 from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.payloads import Envelope
 from celery_reliable.runtime import runtime_of
-from celery_reliable.worker.broker import RedisBroker
+from celery_reliable.stores.base import Job, Run
+from celery_reliable.worker.broker import NEAR, RedisBroker
 from celery_reliable.worker.recovery import LedgerSweep, Rounds
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
@@ -239,6 +240,33 @@ def test_look_at_the_ledger_reads_each_queue_once(app: Celery, broker: redis.Red
         sweep.look(view, queues={"celery"})
         view.close()
     assert broker.info("commandstats")["cmdstat_lrange"]["calls"] == 1
+
+
+def test_retry_that_waits_behind_a_backlog_is_not_published_again(
+    app: Celery, stage: Stage, broker: redis.Redis
+) -> None:
+    """What was there before the retry is younger than its submission, but came earlier than the retry itself."""
+    result = app.tasks["add"].delay(1, "label")
+    raw = cast("bytes", broker.rpop("celery"))
+    for number in range(2 * NEAR):
+        app.tasks["add"].delay(number, "the backlog")
+    store = runtime_of(app).store
+    job = Job(result.id, "own", json.loads(raw)["headers"]["reliable"]["s"])
+    times: dict[str, Any] = {"ttl": 15.0, "record_ttl": 3600.0}
+    claim = store.claim(job, task_id=result.id, life=0, token="a", max_deliveries=5, **times)
+    assert isinstance(claim, Run)
+    store.release(job, fence=claim.fence, token="a", outcome="retry", delay=0.0, record_ttl=3600.0)
+    broker.lpush("celery", raw)
+    with app.connection_for_write() as connection:
+        sweep, view = LedgerSweep(app, quiet=0.01), RedisBroker(connection.default_channel)
+        for _ in range(4):
+            time.sleep(0.02)  # longer than the sweep's patience with an entry that nothing stands in front of
+            sweep.look(view, queues={"celery"})
+        assert stage.events("published_again") == []
+        broker.delete("celery")
+        while not stage.events("published_again"):
+            sweep.look(view, queues={"celery"})
+        view.close()
 
 
 def test_young_ledger_is_not_read_before_an_entry_can_be_old(app: Celery, stage: Stage, broker: redis.Redis) -> None:

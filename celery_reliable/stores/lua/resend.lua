@@ -27,7 +27,7 @@ if r then
 end
 local times, at = string.match(entry, '^\1(%d+) (%d+)\n')
 times, at = tonumber(times) or 0, tonumber(at) or 0
-if times >= most then return 'lost' end
 if ms - at < quiet * 2 ^ times then return 'no' end
+if times >= most then return 'lost' end
 redis.call('HSET', KEYS[3], task_id, '\1' .. int(times + 1) .. ' ' .. int(ms) .. '\n' .. string.gsub(entry, '^\1%d+ %d+\n', '', 1))
 return 'publish'

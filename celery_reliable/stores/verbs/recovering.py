@@ -25,10 +25,10 @@ class Recovering(Verbs):
         if record is not None and (answer := _settled(tables, job, record, task_id=task_id, quiet=quiet)):
             return answer
         times, last = resent
-        if times >= most:
-            return "lost"
         if now - last < quiet * 2**times:
             return "no"
+        if times >= most:
+            return "lost"
         tables.note_resent(task_id, times + 1, now)
         return "publish"
 
