@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 APP = "tests.integration.apps.rolling"
-COUNT = int(os.environ.get("CR_TEST_FUZZ", "1200"))
+COUNT = int(os.environ.get("CR_TEST_FUZZ", "800"))
 SEED = 8
 
 
