@@ -16,6 +16,7 @@
     ├── Permanent                  raised by a task: trying again cannot help
     │   └── BlobLost               what was kept aside below ``reliable_blob_url`` is missing or was altered
     └── Snooze                     raised by a task: try later, no attempt spent
+        └── BreakerOpen            a dependency fails; it was not called
     Draining (BaseException)       raised inside a task when its worker must stop now
     AlreadyCommitted (BaseException)  raised by an inbox whose effect an earlier run has committed
     ProcessKilled (BaseException)  raised by the test kit where a worker would be killed
@@ -131,6 +132,20 @@ class Snooze(ReliableError):
         """Keep the delay, in seconds."""
         super().__init__(seconds, *args)
         self.seconds = float(seconds)
+
+
+class BreakerOpen(Snooze):
+    """The dependency ``name`` fails and was not called; ask again in ``seconds``. A task that lets it pass is snoozed."""
+
+    def __init__(self, name: str = "", seconds: float = 0.0) -> None:
+        """Keep which one, and when to come back."""
+        super().__init__(seconds)
+        self.args = (name, seconds)
+        self.name = name
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return f"breaker {self.name!r} is open, nothing was called; try again in {self.seconds:.0f} s"
 
 
 class Draining(BaseException):

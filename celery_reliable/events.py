@@ -62,6 +62,15 @@ EVENTS: dict[str, Event] = {
     "result_oversized": Event(logging.WARNING, "large result kept beside the done marker", (*_JOB, "size", "limit")),
     "blob_failed": Event(logging.ERROR, "payload kept aside could not be written or read", (*_JOB, "what", "error")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
+    # flow
+    "breaker_waits": Event(logging.DEBUG, "its dependency fails, message waits", (*_JOB, "breaker", "wait")),
+    "breaker_opened": Event(
+        logging.WARNING, "dependency fails, its tasks wait in the whole fleet", ("breaker", "failures", "wait")
+    ),
+    "breaker_closed": Event(logging.WARNING, "dependency may be called again", ("breaker", "by")),
+    "breaker_unknown": Event(
+        logging.WARNING, "store unavailable: a breaker is taken for what it was last seen as", ("breaker", "error")
+    ),
     # worker
     "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
     # messages that cannot run here

@@ -67,6 +67,7 @@ reliable_dead_letter_ttl = 2_592_000
 
 reliable_overlap = "allow"
 reliable_breaker = None
+reliable_breakers = None
 reliable_concurrency_limit = None
 reliable_retry_budget = None
 reliable_queue_limits = None

@@ -18,6 +18,7 @@ from celery_reliable import internals
 from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
+from celery_reliable.flow.breakers import Breakers
 from celery_reliable.overlap import Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.stores import open_store
@@ -83,6 +84,18 @@ class Runtime:
             now=store.now,
             has_ended=lambda job: store.inspect(job).get("state") not in _ALIVE,
             may_seize=lambda: store.lead(role, token="me", ttl=1.0, pulse_ttl=self.settings.lease_ttl) == "yes",  # noqa: S106
+        )
+
+    @cached_property
+    def breakers(self) -> Breakers:
+        """Which dependencies may be called."""
+        return Breakers(
+            self.store.notes,
+            now=self.store.now,
+            policies=self.settings.breakers,
+            random=self.random,
+            token=internals.new_token,
+            emit=self.events.emit,
         )
 
     def blob(self, raw: bytes) -> bytes:

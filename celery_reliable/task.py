@@ -73,6 +73,7 @@ class ReliableTask(Task):
     for the older ones."""
 
     overlap: str | None = None
+    breaker: str | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None

@@ -18,6 +18,7 @@ from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:
+    from celery_reliable.retries import Verdict
     from celery_reliable.task import ReliableTask
 
 _T = TypeVar("_T")
@@ -44,6 +45,8 @@ class Delivery:
         self.identity = self._identity()
         self.token: str = getattr(self.request, "reliable_token", None) or internals.new_token()
         self.run = _NOT_CLAIMED
+        self.verdict: Verdict | None = None
+        """What is to become of a body that raised."""
         self._began = time.monotonic()
 
     def _identity(self) -> Identity:
@@ -135,9 +138,9 @@ class Delivery:
         self.end_entry()
         raise Ignore
 
-    def hold(self, why: str, seconds: float) -> NoReturn:
+    def hold(self, why: str, seconds: float, **facts: Any) -> NoReturn:
         """Let the message wait in this worker, in no pool slot."""
-        self.emit(why, wait=seconds)
+        self.emit(why, wait=seconds, **facts)
         raise Reject(Hold(seconds, why), requeue=True)
 
     def wait_for_store(self, verb: str, exc: StoreError) -> NoReturn:

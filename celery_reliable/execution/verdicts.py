@@ -68,6 +68,7 @@ def _follow(
     signature: Any = None,
 ) -> NoReturn:
     settings, run, age = delivery.settings, delivery.run, delivery.age()
+    delivery.verdict = verdict
     if delay is not None:
         delay = min(delay, LONGEST_WAIT)
         if settings.retry_for is not None and age + delay > settings.retry_for:

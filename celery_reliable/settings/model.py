@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from celery_reliable.settings import conflicts, names, rules
 from celery_reliable.settings.messages import error, spelled
+from celery_reliable.settings.policies import BREAKER_COLUMNS, BreakerPolicy
 from celery_reliable.settings.store_url import SCHEMES, STORE_URL
 
 VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
@@ -171,7 +172,21 @@ class Settings:
         "replace",
         per_task=True,
     )
-    breaker: Any = rules.reserved("Dependency whose failures snooze the task instead of failing it.", per_task=True)  # noqa: RUF009  # makes a field
+    breaker: str | None = rules.text(
+        None,
+        "Dependency that a task calls. While it fails, the whole fleet's tasks of this name wait, unrun and with no attempt "
+        "spent.",
+        expected="a name of 1 to 100 characters without blanks, or None",
+        pattern=r"\S{1,100}",
+        per_task=True,
+    )
+    breakers: Mapping[str, BreakerPolicy] | None = rules.table(
+        "When the breaker of a dependency opens, where 5 failures in a row, or half of the calls of a minute, are not right: "
+        "failures, ratio, window, open_for, probes.",
+        of="breaker",
+        row=BreakerPolicy,
+        columns=BREAKER_COLUMNS,
+    )
     concurrency_limit: Any = rules.reserved("Runs at the same time, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
     retry_budget: Any = rules.reserved("Largest share of retries among attempts, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
     queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
@@ -286,6 +301,11 @@ class Settings:
     def retry_window(self) -> float:
         """Return the longest time in which retries may start, in seconds, Retry-After apart."""
         return self.max_retries * self.retry_backoff_max if self.retry_for is None else self.retry_for
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a run has to ask more than its claim before it begins."""
+        return self.breaker is not None
 
     def _with(self, given: Mapping[str, Any], *, unknown: list[str], title: str, labels: Mapping[str, str]) -> Settings:
         problems = [*unknown, *_wrong_values(given, labels=labels)]
