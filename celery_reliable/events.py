@@ -64,6 +64,10 @@ EVENTS: dict[str, Event] = {
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
     # flow
     "breaker_waits": Event(logging.DEBUG, "its dependency fails, message waits", (*_JOB, "breaker", "wait")),
+    "limit_waits": Event(
+        logging.DEBUG, "as many as may run at a time run, message waits", (*_JOB, "limit_key", "wait")
+    ),
+    "rate_waits": Event(logging.DEBUG, "as many as may begin have begun, message waits", (*_JOB, "limit_key", "wait")),
     "breaker_opened": Event(
         logging.WARNING, "dependency fails, its tasks wait in the whole fleet", ("breaker", "failures", "wait")
     ),

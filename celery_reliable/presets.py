@@ -69,6 +69,7 @@ reliable_overlap = "allow"
 reliable_breaker = None
 reliable_breakers = None
 reliable_concurrency_limit = None
+reliable_fleet_rate_limit = None
 reliable_retry_budget = None
 reliable_queue_limits = None
 

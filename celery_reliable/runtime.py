@@ -19,6 +19,8 @@ from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
 from celery_reliable.flow.breakers import Breakers
+from celery_reliable.flow.places import Places
+from celery_reliable.flow.rates import Rates
 from celery_reliable.overlap import Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.stores import open_store
@@ -26,7 +28,7 @@ from celery_reliable.stores import open_store
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_reliable.stores.base import Store
+    from celery_reliable.stores.base import Job, Store
 
 _ATTRIBUTE = "_celery_reliable_runtime"
 _CONFIRM_TIMEOUT = 5.0  # seconds, for each of the tries of task_publish_retry_policy
@@ -78,13 +80,39 @@ class Runtime:
     @cached_property
     def rights(self) -> Rights:
         """Who may run among jobs that must not overlap."""
-        store, role = self.store, f"overlap:{secrets.token_hex(6)}"
+        store = self.store
         return Rights(
             store.notes,
             now=store.now,
             has_ended=lambda job: store.inspect(job).get("state") not in _ALIVE,
-            may_seize=lambda: store.lead(role, token="me", ttl=1.0, pulse_ttl=self.settings.lease_ttl) == "yes",  # noqa: S106
+            may_seize=self._may_seize,
         )
+
+    @cached_property
+    def _role(self) -> str:
+        return f"overlap:{secrets.token_hex(6)}"
+
+    def _may_seize(self) -> bool:
+        """Tell whether what a silent worker holds may be given to others: the fleet's renewals were not away."""
+        answer = self.store.lead(self._role, token="me", ttl=1.0, pulse_ttl=self.settings.lease_ttl)  # noqa: S106
+        return answer == "yes"
+
+    @cached_property
+    def places(self) -> Places:
+        """Who may run at the same time."""
+        store = self.store
+        return Places(
+            store.notes, now=store.now, claim_ends=self._claim_ends, may_seize=self._may_seize, random=self.random
+        )
+
+    def _claim_ends(self, job: Job) -> int:
+        record = self.store.inspect(job)
+        return int(record["at_ms"]) * 1000 if record.get("state") == "running" else 0
+
+    @cached_property
+    def rates(self) -> Rates:
+        """When what has a rate may begin."""
+        return Rates(self.store.notes, now=self.store.now, random=self.random)
 
     @cached_property
     def breakers(self) -> Breakers:

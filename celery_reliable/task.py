@@ -68,12 +68,19 @@ class ReliableTask(Task):
     """Which jobs must not overlap: those with the same key. A template over arguments (``"import:{shop}"``), ``"arguments"``,
     a callable that takes the call's arguments, or None: all jobs of the task. Tasks with the same key exclude each other."""
 
+    concurrency_key: Any = None
+    """What ``concurrency_limit`` and ``fleet_rate_limit`` count for each value of: a template over arguments
+    (``"tenant:{tenant_id}"``), ``"arguments"``, a callable, or None: all jobs of the task. Tasks with the same key share
+    their places."""
+
     checkpoint_version: int = 1
     """The version of the states that this code saves; raise it when their shape changes, and give ``load`` an ``upgrade``
     for the older ones."""
 
     overlap: str | None = None
     breaker: str | None = None
+    concurrency_limit: int | None = None
+    fleet_rate_limit: str | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None
@@ -100,9 +107,9 @@ class ReliableTask(Task):
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
-        keys.check_rule(
-            cls.overlap_key, task=str(cls.name), signature=_signature_of(cls), option="overlap_key", plain=True
-        )
+        for option in ("overlap_key", "concurrency_key"):
+            given = getattr(cls, option)
+            keys.check_rule(given, task=str(cls.name), signature=_signature_of(cls), option=option, plain=True)
         _check_versions(cls)
 
     # Celery shows a task to other threads before it is bound (5.7): what submitting needs is read from the class.
@@ -160,13 +167,18 @@ class ReliableTask(Task):
 
     def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key under which a call must not overlap others. Raises `ConfigurationError` and TypeError."""
-        rule = type(self).overlap_key
+        return self._name_by("overlap_key", args, kwargs)
+
+    def concurrency_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the key for which a call is counted. Raises `ConfigurationError` and TypeError."""
+        return self._name_by("concurrency_key", args, kwargs)
+
+    def _name_by(self, option: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        rule = getattr(type(self), option)
         if rule is None:
             return str(self.name)
         arguments = keys.bind(self.signature_of_run, args, kwargs)
-        return keys.declared_key(
-            rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs, option="overlap_key"
-        )
+        return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs, option=option)
 
     def identity_without_header(
         self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from celery_reliable.errors import ConfigurationError, StoreError
+from celery_reliable.execution import burial
 from celery_reliable.flow.breakers import Closed
+from celery_reliable.flow.places import Asker
+from celery_reliable.flow.rates import Later
+from celery_reliable.keys import MOMENT
 
 if TYPE_CHECKING:
     from celery_reliable.execution.delivery import Delivery
@@ -27,7 +32,9 @@ def passed(delivery: Delivery, run: Run) -> Iterator[None]:
     well: bool | None = None
     try:
         for gate in _GATES:
-            gate(delivery, given)
+            leave = gate(delivery)
+            if leave is not None:
+                given.append(leave)
         yield
         well = True
     except SystemExit:  # this process is being ended: what it holds ends with its claim
@@ -46,22 +53,65 @@ def _says(verdict: Verdict) -> bool | None:
     return False if verdict.action == "retry" and verdict.rule not in _NOT_ITS_FAULT else None
 
 
-def _breaker(delivery: Delivery, given: list[Leave]) -> None:
+def _breaker(delivery: Delivery) -> Leave | None:
     name = delivery.settings.breaker
     if name is None:
-        return
+        return None
     breakers = delivery.runtime.breakers
     answer = breakers.enter(name)
     if isinstance(answer, Closed):
         _wait(delivery, "breaker_waits", answer.seconds, breaker=name)
-    given.append(lambda well: breakers.leave(answer, well=well))
+    return lambda well: breakers.leave(answer, well=well)
 
 
-def _wait(delivery: Delivery, why: str, seconds: float, **facts: Any) -> NoReturn:
+def _limit(delivery: Delivery) -> Leave | None:
+    limit = delivery.settings.concurrency_limit
+    if limit is None:
+        return None
+    stamp = delivery.job.stamp or delivery.run.fence
+    me = Asker(_key(delivery), limit, delivery.job, stamp, delivery.settings.lease_ttl)
+    full = delivery.insist("limit", lambda: delivery.runtime.places.enter(me))
+    if full is not None:
+        _wait(delivery, "limit_waits", full.seconds, limit_key=me.name)
+    return lambda _: _leave_place(delivery, me)
+
+
+def _leave_place(delivery: Delivery, me: Asker) -> None:
+    """Give a place back. Best effort: it ends with the claim."""
+    try:
+        delivery.runtime.places.leave(me)
+    except StoreError:
+        delivery.emit("store_unavailable", verb="limit", wait=0.0)
+
+
+def _rate(delivery: Delivery) -> None:
+    rate = delivery.settings.fleet_rate_limit
+    if rate is None:
+        return
+    key, moment = _key(delivery), getattr(delivery.request, MOMENT, 0)
+    answer = delivery.insist(
+        "rate", lambda: delivery.runtime.rates.enter(key, rate=rate, age=delivery.age(), moment=moment)
+    )
+    if isinstance(answer, Later):
+        _wait(delivery, "rate_waits", answer.seconds, limit_key=key)
+    if answer.seconds > 0:
+        _wait(delivery, "rate_waits", answer.seconds, moment=answer.moment, limit_key=key)
+
+
+def _key(delivery: Delivery) -> str:
+    """Return the key of this call, by the arguments in its message. One that has none can never run: a letter."""
+    try:
+        return str(delivery.task.concurrency_name(delivery.args, delivery.kwargs))
+    except (ConfigurationError, TypeError) as exc:
+        burial.bury(delivery, exc, "invalid")
+
+
+def _wait(delivery: Delivery, why: str, seconds: float, *, moment: int = 0, **facts: Any) -> NoReturn:
     """Give the claim back unused and let the message wait."""
     if not delivery.release():
         delivery.drop("revoked")
-    delivery.hold(why, seconds, **facts)
+    delivery.hold(why, seconds, moment=moment, **facts)
 
 
-_GATES = (_breaker,)
+# The rate last: a moment cannot be given back.
+_GATES = (_breaker, _limit, _rate)

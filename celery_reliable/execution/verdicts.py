@@ -125,8 +125,7 @@ def _publish_again(delivery: Delivery, outcome: ReleaseOutcome, delay: float, *,
     attempt = delivery.run.attempt
     try:
         signature = signature or delivery.task.signature_from_request(delivery.request)
-        headers = {**(signature.options.get("headers") or {}), HEADER: delivery.header()}
-        headers.pop("reliable_token", None)
+        headers = {**keys.lasting(signature.options.get("headers") or {}), HEADER: delivery.header()}
         signature.options.pop("eta", None)
         with keys.within(None):
             signature.apply_async(

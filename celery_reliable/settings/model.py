@@ -187,7 +187,22 @@ class Settings:
         row=BreakerPolicy,
         columns=BREAKER_COLUMNS,
     )
-    concurrency_limit: Any = rules.reserved("Runs at the same time, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
+    concurrency_limit: int | None = rules.count(
+        None,
+        "Runs at the same time, in the whole fleet, for each concurrency_key. Others wait, unrun and with no attempt spent.",
+        unit="runs",
+        at_least=1,
+        at_most=1000,
+        per_task=True,
+    )
+    fleet_rate_limit: str | None = rules.text(
+        None,
+        "Runs that begin in a time, in the whole fleet, for each concurrency_key, evenly spread. Celery's rate_limit counts "
+        "in each worker for itself.",
+        expected="a rate such as 10/s, 100/m or 1000/h, or None",
+        pattern=r"[1-9]\d{0,5}/[smh]",
+        per_task=True,
+    )
     retry_budget: Any = rules.reserved("Largest share of retries among attempts, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
     queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
     claim_check_threshold: int = rules.count(
@@ -305,7 +320,7 @@ class Settings:
     @property
     def is_gated(self) -> bool:
         """Whether a run has to ask more than its claim before it begins."""
-        return self.breaker is not None
+        return not (self.breaker is None and self.concurrency_limit is None and self.fleet_rate_limit is None)
 
     def _with(self, given: Mapping[str, Any], *, unknown: list[str], title: str, labels: Mapping[str, str]) -> Settings:
         problems = [*unknown, *_wrong_values(given, labels=labels)]

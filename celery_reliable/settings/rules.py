@@ -63,13 +63,21 @@ def seconds(
 
 
 def count(
-    default: int, meaning: str, *, unit: str, at_least: int = 0, at_most: float = math.inf, per_task: bool = False
+    default: int | None,
+    meaning: str,
+    *,
+    unit: str,
+    at_least: int = 0,
+    at_most: float = math.inf,
+    per_task: bool = False,
 ) -> Any:
-    """Return a field for a whole number."""
+    """Return a field for a whole number; None is one more if it is the default."""
     expected = f"a whole number, at least {at_least}" + (f" and at most {at_most}" if at_most < math.inf else "")
+    expected += ", or None" if default is None else ""
 
     def accepts(value: object) -> bool:
-        return isinstance(value, int) and is_number(value, at_least=at_least) and value <= at_most
+        whole = isinstance(value, int) and is_number(value, at_least=at_least) and value <= at_most
+        return whole or (default is None and value is None)
 
     return _field(default, Rule(meaning, expected, accepts, _as_is, unit, per_task))
 

@@ -458,7 +458,7 @@ class Store(Protocol):
     def inspect(self, job: Job) -> Mapping[str, str]:
         """Return the record in words, for people: ``state life fence attempt delivery snoozes task_id ...``; {} = none.
 
-        ``holder`` is the token of the claim while it runs.
+        While it runs ``holder`` is the token of the claim, and ``at_ms`` the end of its lease on the server's clock.
         """
         ...
 

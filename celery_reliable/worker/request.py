@@ -14,7 +14,7 @@ from celery.worker.state import task_ready
 
 from celery_reliable import keys
 from celery_reliable.errors import Draining, StoreError
-from celery_reliable.keys import HEADER, TOKEN, Identity
+from celery_reliable.keys import HEADER, MOMENT, TOKEN, Identity
 from celery_reliable.processes import resident_memory
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
@@ -134,6 +134,8 @@ class ReliableRequest(Request):
 
     def _wait(self, hold: Hold) -> None:
         task_ready(self)
+        if hold.moment:
+            self._request_dict[MOMENT] = hold.moment
         self.runtime.holding.hold(self, hold)
 
     def _return(self, give_back: GiveBack) -> None:

@@ -10,11 +10,13 @@ class Hold:
     """Keep the message in this worker, unacknowledged, and run it again after ``seconds``.
 
     ``counted``: the prefetch count rises by one meanwhile, as it does for an ETA, so that the worker goes on receiving.
+    ``moment`` is what the next run finds in its request, if this worker still has the message then.
     """
 
     seconds: float
     why: str
     counted: bool = True
+    moment: int = 0
 
     def __str__(self) -> str:
         """Show it in Celery's log line about the rejected task."""

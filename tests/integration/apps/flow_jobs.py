@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery_reliable import ReliableTask, Transient
@@ -28,7 +29,25 @@ def calling(self: Any, label: str, name: str) -> str:
     return name
 
 
+def placed(self: Any, label: str, tenant: dict[str, Any], seconds: float = 0.0) -> None:
+    """Take some time, or as long as the test wants."""
+    note(self, label, step="start", tenant=tenant["id"])
+    if seconds:
+        time.sleep(seconds)
+    else:
+        stage_of(self).pass_gate(f"{label}:{tenant['id']}")
+    note(self, label, step="end", tenant=tenant["id"])
+
+
+def mailed(self: Any, label: str) -> None:
+    """Note when it began, by the clock that all processes share."""
+    note(self, label)
+
+
 TASKS: tuple[Any, ...] = (
+    (placed, {"concurrency_limit": 3, "concurrency_key": "tenant:{tenant[id]}"}),
+    (variant(placed, "placed_alone"), {"concurrency_limit": 1, "concurrency_key": "alone:{tenant[id]}"}),
+    (mailed, {"fleet_rate_limit": "600/m"}),
     (variant(calling, "calling_bank"), {"breaker": "bank", "max_retries": 50}),
     (variant(calling, "calling_shop"), {"breaker": "shop"}),
 )

@@ -1,7 +1,8 @@
-"""A dependency that fails and recovers, seen by real workers that share its breaker."""
+"""Breakers, limits and rates, kept by real workers together."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
@@ -12,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from celery_reliable.cli import reliable
+from celery_reliable.flow.places import SHELF as PLACES
 from celery_reliable.runtime import runtime_of
+from celery_reliable.stores.notes import every
 from tests.integration.apps.flow_jobs import CONF, add_tasks
-from tests.integration.apps.jobs import QUICK, client
+from tests.integration.apps.jobs import LEASE, QUICK, client, letter
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
 
@@ -49,8 +52,8 @@ def app(stage: Stage) -> Iterator[Celery]:
 
 @pytest.fixture(scope="module", autouse=True)
 def fleet(stage: Stage, module_workers: Workers) -> None:
-    """Two workers, five processes that run tasks."""
-    for pool, concurrency in (("prefork", 2), ("threads", 3)):
+    """Two workers: four processes and four threads that run tasks."""
+    for pool, concurrency in (("prefork", 4), ("threads", 4)):
         module_workers.start(
             APP, pool=pool, concurrency=concurrency, env=stage.environment(), arguments=QUICK, ready=False
         )
@@ -100,3 +103,71 @@ def test_an_operator_opens_and_closes_a_breaker(app: Celery, stage: Stage, label
     assert "shop is closed" in breaker(app, "close", "shop")
     assert result.get(timeout=DEADLINE) == "a"
     assert runtime_of(app).breakers.known() == {}
+
+
+# --- limits
+
+
+def most_at_once(stage: Stage, label: str) -> int:
+    """Return how many runs there were at one time, by the ledger."""
+    steps = [1 if entry["step"] == "start" else -1 for entry in stage.entries(label)]
+    return max(itertools.accumulate(steps))
+
+
+def test_a_limit_holds_in_the_whole_fleet_and_blocks_nobody_else(app: Celery, stage: Stage, label: str) -> None:
+    """Twelve jobs of one tenant wait in no slot: another tenant's runs meanwhile; each has spent one attempt."""
+    flood, other = {"id": f"{label}:flood"}, {"id": f"{label}:other"}
+    results = [app.tasks["placed"].delay(label, flood) for _ in range(3)]
+    stage.wait_entries(label, 3, timeout=DEADLINE)
+    results += [app.tasks["placed"].delay(label, flood, 0.2) for _ in range(9)]
+    for result in results[3:]:
+        stage.wait_event("limit_waits", result.id, timeout=DEADLINE)
+    assert app.tasks["placed"].delay(f"{label}:2", other, 0.01).get(timeout=DEADLINE) is None
+    assert len(stage.entries(label)) == 3
+    stage.open(f"{label}:{flood['id']}")
+    for result in results:
+        result.get(timeout=DEADLINE)
+    assert most_at_once(stage, label) == 3
+    assert {entry["attempt"] for entry in stage.entries(label)} == {1}
+    assert len({event["pid"] for event in stage.events("limit_waits")}) > 1
+    wait_until(lambda: not every(runtime_of(app).store.notes, PLACES), DEADLINE, "all places free")
+
+
+def test_a_killed_holder_frees_its_place(app: Celery, stage: Stage, workers: Workers, label: str) -> None:
+    """SIGKILL to its whole worker: the next one runs when the lease is over, the killed one after it."""
+    killed = workers.start(APP, pool="threads", env=stage.environment(), arguments=(*QUICK, "-Q", label), ready=False)
+    tenant = {"id": label}
+    first = app.tasks["placed_alone"].apply_async((label, tenant), queue=label)
+    stage.wait_entries(label, 1, timeout=DEADLINE)
+    killed.kill()
+    died = time.monotonic()
+    second = app.tasks["placed_alone"].delay(label, tenant, 0.01)
+    began = stage.wait_entries(label, 2, timeout=DEADLINE)[1]["at"]
+    assert began - died < 3 * LEASE
+    assert second.get(timeout=DEADLINE) is None
+    app.control.add_consumer(label, reply=True, timeout=DEADLINE, limit=1)
+    stage.open(f"{label}:{label}")
+    assert first.get(timeout=DEADLINE) is None
+    assert most_at_once(stage, label) == 2, "the killed one never ended"
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "start", "end", "start", "end"]
+
+
+def test_a_call_without_the_field_of_the_key_is_a_letter(app: Celery, stage: Stage, label: str) -> None:
+    """It could never run, however often it is tried."""
+    result = app.tasks["placed"].delay(label, {"name": "no id"})
+    found = letter(app, stage, result.id)
+    assert (found.reason, found.attempts) == ("invalid", 1)
+    assert "concurrency_key='tenant:{tenant[id]}'" in found.error_message
+    assert stage.entries(label) == []
+
+
+def test_a_rate_holds_in_the_whole_fleet(app: Celery, stage: Stage, label: str) -> None:
+    """Sixty jobs at ten a second on eight slots of two workers: never more than 5 % too many, nor much too few."""
+    for _ in range(60):
+        app.tasks["mailed"].delay(label)
+    times = [entry["at"] for entry in stage.wait_entries(label, 60, timeout=DEADLINE)]
+    rate = (len(times) - 1) / (max(times) - min(times))
+    assert 8.0 < rate <= 10.5
+    assert {entry["attempt"] for entry in stage.entries(label)} == {1}
+    assert len({entry["pid"] for entry in stage.entries(label)}) > 2
+    stage.wait_no_message()
