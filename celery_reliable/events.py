@@ -68,6 +68,7 @@ EVENTS: dict[str, Event] = {
         logging.DEBUG, "as many as may run at a time run, message waits", (*_JOB, "limit_key", "wait")
     ),
     "rate_waits": Event(logging.DEBUG, "as many as may begin have begun, message waits", (*_JOB, "limit_key", "wait")),
+    "budget_waits": Event(logging.INFO, "enough retries ran in the last minute, postponed", (*_JOB, "budget", "wait")),
     "breaker_opened": Event(
         logging.WARNING, "dependency fails, its tasks wait in the whole fleet", ("breaker", "failures", "wait")
     ),

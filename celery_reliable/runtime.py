@@ -19,6 +19,7 @@ from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
 from celery_reliable.flow.breakers import Breakers
+from celery_reliable.flow.budgets import Budgets
 from celery_reliable.flow.places import Places
 from celery_reliable.flow.rates import Rates
 from celery_reliable.overlap import Rights
@@ -108,6 +109,11 @@ class Runtime:
     def _claim_ends(self, job: Job) -> int:
         record = self.store.inspect(job)
         return int(record["at_ms"]) * 1000 if record.get("state") == "running" else 0
+
+    @cached_property
+    def budgets(self) -> Budgets:
+        """Which retries may run."""
+        return Budgets(self.store.notes, now=self.store.now, random=self.random)
 
     @cached_property
     def rates(self) -> Rates:

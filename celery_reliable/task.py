@@ -81,6 +81,7 @@ class ReliableTask(Task):
     breaker: str | None = None
     concurrency_limit: int | None = None
     fleet_rate_limit: str | None = None
+    retry_budget: float | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None

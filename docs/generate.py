@@ -89,7 +89,11 @@ def pages() -> dict[Path, str]:
         "api": api_page(),
     }
     written = {DOCS / "reference" / f"{name}.md": text for name, text in reference.items()}
-    return {**written, DOCS / "_static" / "life-dark.svg": dark(DOCS / "_static" / "life-light.svg")}
+    static = DOCS / "_static"
+    return {
+        **written,
+        **{static / f"{name}-dark.svg": dark(static / f"{name}-light.svg") for name in ("life", "outage")},
+    }
 
 
 def dark(light: Path) -> str:

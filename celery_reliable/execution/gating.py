@@ -98,6 +98,20 @@ def _rate(delivery: Delivery) -> None:
         _wait(delivery, "rate_waits", answer.seconds, moment=answer.moment, limit_key=key)
 
 
+def _budget(delivery: Delivery) -> Leave | None:
+    share = delivery.settings.retry_budget
+    if share is None:
+        return None
+    budgets, name = delivery.runtime.budgets, delivery.settings.breaker or str(delivery.task.name)
+    if delivery.run.attempt == 1:
+        budgets.first(name)
+        return None
+    wait = delivery.insist("budget", lambda: budgets.retry(name, share=share))
+    if wait:
+        _wait(delivery, "budget_waits", wait, budget=name)
+    return lambda well: budgets.give_back(name) if well else None
+
+
 def _key(delivery: Delivery) -> str:
     """Return the key of this call, by the arguments in its message. One that has none can never run: a letter."""
     try:
@@ -113,5 +127,5 @@ def _wait(delivery: Delivery, why: str, seconds: float, *, moment: int = 0, **fa
     delivery.hold(why, seconds, moment=moment, **facts)
 
 
-# The rate last: a moment cannot be given back.
-_GATES = (_breaker, _limit, _rate)
+# In this order, since a moment and a retry that are spent cannot be given back; a moment is worth less.
+_GATES = (_breaker, _limit, _rate, _budget)

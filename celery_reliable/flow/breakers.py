@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from celery_reliable.errors import StoreError
@@ -65,7 +65,7 @@ class _Seen:
     good: int = 0
     bad: int = 0
     mended: bool = False
-    since: float = field(default_factory=time.monotonic)
+    since: float = float("-inf")
 
 
 class Breakers:
@@ -75,7 +75,7 @@ class Breakers:
     over; the event ``breaker_unknown`` says so. It never raises what the store raises.
     """
 
-    __slots__ = ("_emit", "_lock", "_notes", "_now", "_policies", "_random", "_seen", "_token")
+    __slots__ = ("_clock", "_emit", "_lock", "_notes", "_now", "_policies", "_random", "_seen", "_token")
 
     def __init__(
         self,
@@ -86,8 +86,10 @@ class Breakers:
         random: Random,
         token: Callable[[], str],
         emit: Emit,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the notes, the server's clock, and what names a probe."""
+        """Take the notes, the server's clock, what names a probe, and the clock of this process."""
+        self._clock = clock
         self._notes, self._now, self._policies = notes, now, policies or {}
         self._random, self._token, self._emit = random, token, emit
         self._seen: dict[str, _Seen] = {}
@@ -118,9 +120,9 @@ class Breakers:
                 seen = self._seen[name] = _Seen()
                 if len(self._seen) > _MOST_KNOWN:
                     del self._seen[next(iter(self._seen))]
-            if time.monotonic() - seen.read_at < CACHED:
+            if self._clock() - seen.read_at < CACHED:
                 return seen
-            seen.read_at = time.monotonic()  # before the look: the other threads go on with what is known
+            seen.read_at = self._clock()  # before the look: the other threads go on with what is known
         try:
             seen.breaker = self._read(name)[0]
         except StoreError as exc:
@@ -170,7 +172,7 @@ class Breakers:
     def _due_report(self, name: str, *, well: bool) -> Told | None:
         """Count a call; return what is to be told now, None when it can wait."""
         with self._lock:
-            seen, now = self._seen.setdefault(name, _Seen()), time.monotonic()
+            seen, now = self._seen.setdefault(name, _Seen()), self._clock()
             if now - seen.since > self.policy(name).window:
                 seen.good, seen.since = 0, now
             calm = seen.breaker.is_calm
@@ -241,7 +243,7 @@ class Breakers:
     def _know(self, name: str, breaker: Breaker) -> None:
         with self._lock:
             seen = self._seen.setdefault(name, _Seen())
-            seen.breaker, seen.read_at = breaker, time.monotonic()
+            seen.breaker, seen.read_at = breaker, self._clock()
 
     def _read(self, name: str) -> tuple[Breaker, int]:
         note = self._notes.read(SHELF, [name]).get(name)

@@ -203,7 +203,11 @@ class Settings:
         pattern=r"[1-9]\d{0,5}/[smh]",
         per_task=True,
     )
-    retry_budget: Any = rules.reserved("Largest share of retries among attempts, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
+    retry_budget: float | None = rules.share(
+        "Retries that run, as a share of the first attempts of the last minute, for each breaker, or task without one, in the "
+        "whole fleet; ten a minute always may. Those beyond it are postponed. 0.2 is a good one.",
+        per_task=True,
+    )
     queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
     claim_check_threshold: int = rules.count(
         131_072,
@@ -320,7 +324,8 @@ class Settings:
     @property
     def is_gated(self) -> bool:
         """Whether a run has to ask more than its claim before it begins."""
-        return not (self.breaker is None and self.concurrency_limit is None and self.fleet_rate_limit is None)
+        limited = not (self.concurrency_limit is None and self.fleet_rate_limit is None)
+        return limited or not (self.breaker is None and self.retry_budget is None)
 
     def _with(self, given: Mapping[str, Any], *, unknown: list[str], title: str, labels: Mapping[str, str]) -> Settings:
         problems = [*unknown, *_wrong_values(given, labels=labels)]

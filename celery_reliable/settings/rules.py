@@ -82,6 +82,18 @@ def count(
     return _field(default, Rule(meaning, expected, accepts, _as_is, unit, per_task))
 
 
+def share(meaning: str, *, per_task: bool = False) -> Any:
+    """Return a field for a part of a whole; None by default."""
+
+    def accepts(value: object) -> bool:
+        return value is None or (is_number(value, at_least=0.0) and 0 <= float(value) <= 1)  # type: ignore[arg-type]  # is_number says so
+
+    def convert(value: float | None) -> float | None:
+        return None if value is None else float(value)
+
+    return _field(None, Rule(meaning, "a number from 0 to 1, or None", accepts, convert, "", per_task))
+
+
 def choice(meaning: str, *choices: str, per_task: bool = False, built: bool = True) -> Any:
     """Return a field for one of a few words, the first of which is the default."""
     expected = " or ".join(repr(word) for word in choices)

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_reliable.cli import reliable
+from celery_reliable.flow.budgets import FLOOR
 from celery_reliable.flow.places import SHELF as PLACES
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.notes import every
@@ -171,3 +172,23 @@ def test_a_rate_holds_in_the_whole_fleet(app: Celery, stage: Stage, label: str) 
     assert {entry["attempt"] for entry in stage.entries(label)} == {1}
     assert len({entry["pid"] for entry in stage.entries(label)}) > 2
     stage.wait_no_message()
+
+
+# --- budgets
+
+
+def test_retries_beyond_the_budget_are_postponed_in_the_whole_fleet(app: Celery, stage: Stage, label: str) -> None:
+    """Twelve jobs fail; of their retries ten run within the minute, whoever asks. The others wait, with nothing spent.
+
+    The last of this module: they wait for up to a minute.
+    """
+    results = [app.tasks["calling_with_budget"].delay(label, str(number)) for number in range(12)]
+    for result in results:
+        stage.wait_event("budget_waits", result.id, timeout=DEADLINE)
+    retries = [entry for entry in stage.entries(label) if entry["attempt"] > 1]
+    assert len(retries) == FLOOR
+    assert len({entry["pid"] for entry in stage.entries(label)}) > 2
+    assert stage.messages()[1] == len(results)
+    for result in results:
+        runs = [entry["attempt"] for entry in stage.entries(label) if entry["task_id"] == result.id]
+        assert runs == list(range(1, len(runs) + 1))

@@ -145,7 +145,7 @@ def test_wrong_options_of_a_breaker_are_refused(options: object, problem: str) -
     assert f"reliable_breakers: {problem}" in refusal({"reliable_breakers": {"shop": {}, "bank": options}})
 
 
-@pytest.mark.parametrize(("name", "value"), [("retry_budget", 0.1), ("queue_limits", {})])
+@pytest.mark.parametrize(("name", "value"), [("queue_limits", {})])
 def test_a_setting_that_does_nothing_yet_is_refused(name: str, value: object) -> None:
     """A promise that is not kept must not be accepted in silence."""
     assert f"reliable_{name}: expected " in (text := refusal({f"reliable_{name}": value}))

@@ -50,6 +50,7 @@ TASKS: tuple[Any, ...] = (
     (mailed, {"fleet_rate_limit": "600/m"}),
     (variant(calling, "calling_bank"), {"breaker": "bank", "max_retries": 50}),
     (variant(calling, "calling_shop"), {"breaker": "shop"}),
+    (variant(calling, "calling_with_budget"), {"retry_budget": 0, "max_retries": 50}),
 )
 
 
