@@ -87,11 +87,25 @@ class PayloadMismatch(ReliableError):
 
 
 class QueueFull(ReliableError):
-    """The submission was refused: nothing was stored or published. ``retry_after`` is in seconds, or None."""
+    """The submission was refused: nothing was stored or published.
 
-    def __init__(self, *args: object, retry_after: float | None = None) -> None:
-        """Keep when to come back."""
+    ``queue`` has ``depth`` messages, the oldest submitted ``age`` seconds ago (None: not known); all three are empty when it
+    is the store that is full. Come back in ``retry_after`` seconds (None: not known).
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        queue: str = "",
+        depth: int = 0,
+        age: float | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """Keep what waits where, and when to come back."""
         super().__init__(*args)
+        self.queue = queue
+        self.depth = depth
+        self.age = age
         self.retry_after = retry_after
 
 

@@ -63,6 +63,8 @@ EVENTS: dict[str, Event] = {
     "blob_failed": Event(logging.ERROR, "payload kept aside could not be written or read", (*_JOB, "what", "error")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
     # flow
+    "queue_full": Event(logging.INFO, "queue is full, submission refused", ("queue", "depth", "age", "retry_after")),
+    "shed": Event(logging.WARNING, "queue is full, best-effort call dropped", (*_JOB, "queue", "depth", "age")),
     "breaker_waits": Event(logging.DEBUG, "its dependency fails, message waits", (*_JOB, "breaker", "wait")),
     "limit_waits": Event(
         logging.DEBUG, "as many as may run at a time run, message waits", (*_JOB, "limit_key", "wait")

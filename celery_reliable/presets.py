@@ -72,6 +72,7 @@ reliable_concurrency_limit = None
 reliable_fleet_rate_limit = None
 reliable_retry_budget = None
 reliable_queue_limits = None
+reliable_importance = "normal"
 
 # --- payloads
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
 
-from celery import Task
+from celery import Task, current_task
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from celery.result import AsyncResult
 
+    from celery_reliable.flow.admission import Admission
     from celery_reliable.task import ReliableTask
 
 DAY = 86_400.0
@@ -53,6 +54,7 @@ class Call:
     task_id: str | None
     declared: str | None
     options: dict[str, Any]
+    importance: str | None = None
 
     @property
     def has_canvas(self) -> bool:
@@ -69,9 +71,15 @@ def submit(call: Call) -> AsyncResult[Any]:
     """
     runtime = runtime_of(call.task.app)
     identity = identify(call, runtime=runtime)
+    shed = _admit(call, identity, admission=runtime.admission)
+    if shed:
+        runtime.events.emit("shed", **_facts(call, identity), **shed)
+        return _skip(call, identity, f"shed: queue {shed['queue']} is full")
     reason = _foreseen_skip(call, identity, runtime=runtime)
     if reason:
-        return _skip(call, identity, reason, runtime=runtime)
+        policy = call.task.reliable_settings.overlap
+        runtime.events.emit("skipped", **_facts(call, identity), policy=policy, reason=reason)
+        return _skip(call, identity, f"skipped: {reason}")
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
     try:
@@ -124,6 +132,29 @@ def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) 
     return call.task.AsyncResult(found.task_id)
 
 
+# --- admission
+
+
+def _admit(call: Call, identity: Identity, *, admission: Admission | None) -> dict[str, Any]:
+    """Return when a call may be sent; facts about its queue if it is to be shed instead. Raises `QueueFull`.
+
+    What a worker sends for work that was accepted (the next step of a chain, a callback, the body of a chord) is never held
+    up. What is chained to others is not shed, since these would wait for it.
+    """
+    if admission is None or _goes_on():
+        return {}
+    queue = internals.target_queue(call.task, call.options, call.args, call.kwargs)
+    importance = call.importance or call.task.reliable_settings.importance
+    may_shed = importance == "best_effort" and not call.has_canvas
+    waiting = admission.ask(queue, may_shed=may_shed, headroom=identity.job.kind == "slot")
+    return {} if waiting is None else {"queue": queue, "depth": waiting.depth, "age": waiting.age}
+
+
+def _goes_on() -> bool:
+    """Tell whether a worker submits outside of the body that it runs."""
+    return hasattr(current_task, "reliable_settings") and keys.current_parent() is None
+
+
 # --- skip
 
 
@@ -144,13 +175,11 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
         return ""
 
 
-def _skip(call: Call, identity: Identity, reason: str, *, runtime: Runtime) -> AsyncResult[Any]:
-    """Record a call that is skipped before it is sent, as a worker would."""
+def _skip(call: Call, identity: Identity, reason: str) -> AsyncResult[Any]:
+    """Record a call that will not run before it is sent, as a worker would."""
     task = call.task
-    policy = task.reliable_settings.overlap
-    runtime.events.emit("skipped", **_facts(call, identity), policy=policy, reason=reason)
     ignored = call.options.get("ignore_result", task.ignore_result)
-    task.backend.mark_as_revoked(identity.task_id, f"skipped: {reason}", store_result=not ignored)
+    task.backend.mark_as_revoked(identity.task_id, reason, store_result=not ignored)
     return task.AsyncResult(identity.task_id)
 
 

@@ -82,6 +82,7 @@ class ReliableTask(Task):
     concurrency_limit: int | None = None
     fleet_rate_limit: str | None = None
     retry_budget: float | None = None
+    importance: str | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None
@@ -138,9 +139,10 @@ class ReliableTask(Task):
         task_id: str | None = None,
         *more: Any,
         idempotency_key: str | None = None,
+        importance: str | None = None,
         **options: Any,
     ) -> AsyncResult[Any]:
-        """Submit a call; ``idempotency_key`` overrides the task's rule. See `celery.app.task.Task.apply_async`.
+        """Submit a call; ``idempotency_key`` and ``importance`` override the task's. See `celery.app.task.Task.apply_async`.
 
         Returns the handle of the job that has the key. Raises `DuplicateTask` (``on_conflict="raise"``),
         `PayloadMismatch` (the key with other arguments), `QueueFull`, `StoreUnavailable`, `ConfigurationError` (no key
@@ -151,7 +153,8 @@ class ReliableTask(Task):
             return super().apply_async(args, kwargs, task_id, **options)
         if self._is_sent_again(task_id, options):
             return super().apply_async(args, kwargs, task_id, **{**runtime_of(self.app).publish_options, **options})
-        return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options))
+        _check_importance(importance, task=self.name)
+        return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options, importance))
 
     def _is_sent_again(self, task_id: str | None, options: Mapping[str, Any]) -> bool:
         """Tell a message on its way (a retry, a snooze) from a new submission."""
@@ -399,6 +402,12 @@ def _refuse_misspelled(cls: type[ReliableTask]) -> None:
         if near and name not in known and not hasattr(ReliableTask, name):
             msg = f"task {cls.name}: {name}: no such option, did you mean {near[0]}? Rename or remove it"
             raise ConfigurationError(msg)
+
+
+def _check_importance(given: str | None, *, task: str) -> None:
+    if given not in (None, "normal", "best_effort"):
+        msg = f"task {task}: importance: expected 'normal' or 'best_effort', found {given!r}; correct it"
+        raise ConfigurationError(msg)
 
 
 def _check_versions(cls: type[ReliableTask]) -> None:

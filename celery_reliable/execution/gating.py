@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Leave = Callable[["bool | None"], None]
 """Gives back what a gate gave; True: the run went well, False: not, None: that says nothing."""
 
-_NOT_ITS_FAULT = ("store",)
+_NOT_ITS_FAULT = ("store", "queue_full")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from celery_reliable.settings import conflicts, names, rules
 from celery_reliable.settings.messages import error, spelled
-from celery_reliable.settings.policies import BREAKER_COLUMNS, BreakerPolicy
+from celery_reliable.settings.policies import BREAKER_COLUMNS, QUEUE_COLUMNS, BreakerPolicy, QueueLimit
 from celery_reliable.settings.store_url import SCHEMES, STORE_URL
 
 VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
@@ -208,7 +208,20 @@ class Settings:
         "whole fleet; ten a minute always may. Those beyond it are postponed. 0.2 is a good one.",
         per_task=True,
     )
-    queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
+    queue_limits: Mapping[str, QueueLimit] | None = rules.table(
+        "How much may wait in a queue before submissions are refused, held up or shed: depth (messages), age (seconds of the "
+        "oldest), mode, wait.",
+        of="queue",
+        row=QueueLimit,
+        columns=QUEUE_COLUMNS,
+        needed=("depth", "age"),
+    )
+    importance: str = rules.choice(
+        "What is shed first when a queue with the mode 'shed' is full: best_effort calls.",
+        "normal",
+        "best_effort",
+        per_task=True,
+    )
     claim_check_threshold: int = rules.count(
         131_072,
         "Largest checkpoint, step or result kept in the store. What is larger goes to reliable_blob_url; without one a "

@@ -29,6 +29,23 @@ class BreakerPolicy:
         return 2 * self.failures
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimit:
+    """How much may wait in a queue before submissions are held up. Durations in seconds.
+
+    ``depth``: so many messages; ``age``: the oldest was submitted so long ago; None: no limit. ``wait`` is for how long a
+    submission is held up at most, where ``mode`` does that.
+    """
+
+    depth: int | None = None
+    age: float | None = None
+    mode: str = "raise"
+    wait: float = 10.0
+
+
+QUEUE_MODES: Final = ("raise", "block", "shed", "slow")
+
+
 def _whole(least: int, most: int) -> Column:
     def accepts(value: Any) -> bool:
         return isinstance(value, int) and is_number(value, at_least=least) and value <= most
@@ -37,7 +54,7 @@ def _whole(least: int, most: int) -> Column:
 
 
 def _seconds(least: float, most: float) -> Column:
-    expected = f"a number of seconds from {least:g} to {most:g}"
+    expected = f"a number of seconds from {least:.12g} to {most:.12g}"
     return Column(expected, lambda value: is_number(value, at_least=least) and value <= most)
 
 
@@ -49,4 +66,11 @@ BREAKER_COLUMNS: Final[Mapping[str, Column]] = {
     "window": _seconds(1, _DAY),
     "open_for": _seconds(1, _DAY),
     "probes": _whole(1, 100),
+}
+
+QUEUE_COLUMNS: Final[Mapping[str, Column]] = {
+    "depth": _whole(1, 1_000_000_000),
+    "age": _seconds(1, 30 * _DAY),
+    "mode": Column(" or ".join(map(repr, QUEUE_MODES)), lambda value: value in QUEUE_MODES),
+    "wait": _seconds(0, 3600),
 }

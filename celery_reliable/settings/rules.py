@@ -144,10 +144,17 @@ class Column:
     accepts: Callable[[Any], bool]
 
 
-def table(meaning: str, *, of: str, row: Callable[..., Any], columns: Mapping[str, Column]) -> Any:
+def table(
+    meaning: str,
+    *,
+    of: str,
+    row: Callable[..., Any],
+    columns: Mapping[str, Column],
+    needed: tuple[str, ...] = (),
+) -> Any:
     """Return a field for options of several things by name, ``{"payments": {"failures": 3}}``; none by default.
 
-    Each thing becomes a ``row``, which knows the defaults of what is not given.
+    Each thing becomes a ``row``, which knows the defaults of what is not given; one of ``needed`` must be given.
     """
     shape = f"a dict that gives each {of} a dict of options ({', '.join(columns)}), or None"
 
@@ -155,7 +162,8 @@ def table(meaning: str, *, of: str, row: Callable[..., Any], columns: Mapping[st
         return value is None or isinstance(value, Mapping)
 
     def inside(value: Mapping[Any, Any] | None) -> str:
-        problems = [_row_problem(of, name, options, columns=columns) for name, options in (value or {}).items()]
+        rows = (value or {}).items()
+        problems = [_row_problem(of, name, options, columns=columns, needed=needed) for name, options in rows]
         return "; ".join(filter(None, problems))
 
     def convert(value: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
@@ -164,7 +172,9 @@ def table(meaning: str, *, of: str, row: Callable[..., Any], columns: Mapping[st
     return _field(None, Rule(meaning, shape, accepts, convert, inside=inside))
 
 
-def _row_problem(of: str, name: object, options: object, *, columns: Mapping[str, Column]) -> str:
+def _row_problem(
+    of: str, name: object, options: object, *, columns: Mapping[str, Column], needed: tuple[str, ...]
+) -> str:
     """Say the first thing that is wrong with one thing's options, "" when nothing is."""
     if not isinstance(name, str) or not name:
         return f"expected the name of a {of}, found {shown(name)}; write it as a text"
@@ -175,12 +185,9 @@ def _row_problem(of: str, name: object, options: object, *, columns: Mapping[str
             return f"{name!r}: no option {option!r}, expected {', '.join(columns)}; rename or remove it"
         if not columns[option].accepts(value):
             return f"{name!r}: {option}: expected {columns[option].expected}, found {shown(value)}; correct it"
+    if needed and not any(option in options for option in needed):
+        return f"{name!r}: expected {' or '.join(needed)}, found neither; say what is limited, or remove the {of}"
     return ""
-
-
-def reserved(meaning: str, *, per_task: bool = False) -> Any:
-    """Return a field for a setting whose shape is still open: only None."""
-    return _field(None, Rule(meaning, "None", lambda value: value is None, _as_is, "", per_task, built=False))
 
 
 def is_number(value: object, *, at_least: float) -> bool:

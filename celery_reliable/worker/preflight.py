@@ -52,9 +52,10 @@ class Preflight(bootsteps.Step):
 
 def check_settings(app: Celery) -> None:
     """Raise ConfigurationError for wrong settings, and for wrong options of a registered task."""
-    blobs = runtime_of(app).blobs
-    if blobs is not None:
-        blobs.check()
+    runtime = runtime_of(app)
+    if runtime.blobs is not None:
+        runtime.blobs.check()
+    _ = runtime.admission
     for task in app.tasks.values():
         if hasattr(type(task), "reliable_settings"):
             _ = task.reliable_settings

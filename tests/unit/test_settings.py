@@ -145,11 +145,27 @@ def test_wrong_options_of_a_breaker_are_refused(options: object, problem: str) -
     assert f"reliable_breakers: {problem}" in refusal({"reliable_breakers": {"shop": {}, "bank": options}})
 
 
-@pytest.mark.parametrize(("name", "value"), [("queue_limits", {})])
-def test_a_setting_that_does_nothing_yet_is_refused(name: str, value: object) -> None:
-    """A promise that is not kept must not be accepted in silence."""
-    assert f"reliable_{name}: expected " in (text := refusal({f"reliable_{name}": value}))
-    assert "this version cannot do it yet" in text
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"depth": 0}, "'reports': depth: expected a whole number from 1 to 1000000000, found 0 (int)"),
+        ({"depth": -5}, "'reports': depth: expected a whole number from 1 to 1000000000, found -5 (int)"),
+        ({"depth": 10**12}, "'reports': depth: expected a whole number from 1 to 1000000000"),
+        ({"age": 0.1}, "'reports': age: expected a number of seconds from 1 to 2592000, found 0.1 (float)"),
+        (
+            {"depth": 1, "mode": "drop"},
+            "'reports': mode: expected 'raise' or 'block' or 'shed' or 'slow', found 'drop'",
+        ),
+        (
+            {"mode": "raise"},
+            "'reports': expected depth or age, found neither; say what is limited, or remove the queue",
+        ),
+        ({}, "'reports': expected depth or age, found neither"),
+    ],
+)
+def test_wrong_limits_of_a_queue_are_refused(options: object, problem: str) -> None:
+    """Each by its name."""
+    assert f"reliable_queue_limits: {problem}" in refusal({"reliable_queue_limits": {"reports": options}})
 
 
 @pytest.mark.parametrize(
