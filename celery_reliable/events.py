@@ -38,6 +38,9 @@ EVENTS: dict[str, Event] = {
     "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
     "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
     "already_committed": Event(logging.INFO, "effect already committed, its result returned", (*_JOB, "fence")),
+    "queue_waits": Event(
+        logging.DEBUG, "the job before it under its key has not ended, message waits", (*_JOB, "wait")
+    ),
     "overlap_waits": Event(logging.DEBUG, "another job has the right to run, message waits", (*_JOB, "wait")),
     "overlap_lost": Event(logging.ERROR, "another job took the right to run meanwhile", (*_JOB, "overlap_key")),
     "skipped": Event(logging.WARNING, "skipped: another job of its kind runs or waits", (*_JOB, "policy", "reason")),

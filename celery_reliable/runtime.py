@@ -24,10 +24,12 @@ from celery_reliable.flow.breakers import Breakers
 from celery_reliable.flow.budgets import Budgets
 from celery_reliable.flow.places import Places
 from celery_reliable.flow.rates import Rates
+from celery_reliable.flow.rounds import Rounds
 from celery_reliable.overlap import Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.sight import Load, Sight, sight_on
 from celery_reliable.stores import open_store
+from celery_reliable.stores.base import ALIVE
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "_celery_reliable_runtime"
 _CONFIRM_TIMEOUT = 5.0  # seconds, for each of the tries of task_publish_retry_policy
+_ROUND_TTL = 30 * 86_400.0  # seconds that a round may last beside the life of its marker
 _making = threading.Lock()
-_ALIVE = ("waiting", "running")
 
 
 @dataclass(eq=False)
@@ -89,7 +91,7 @@ class Runtime:
         return Rights(
             store.notes,
             now=store.now,
-            has_ended=lambda job: store.inspect(job).get("state") not in _ALIVE,
+            has_ended=lambda job: store.inspect(job).get("state") not in ALIVE,
             may_seize=self._may_seize,
         )
 
@@ -113,6 +115,11 @@ class Runtime:
     def _claim_ends(self, job: Job) -> int:
         record = self.store.inspect(job)
         return int(record["at_ms"]) * 1000 if record.get("state") == "running" else 0
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """Which job of a key that runs one at a time is the present one."""
+        return Rounds(self.store.notes, ttl=self.settings.idempotency_ttl + _ROUND_TTL)
 
     @cached_property
     def budgets(self) -> Budgets:

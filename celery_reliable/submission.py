@@ -23,10 +23,11 @@ from celery_reliable.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from celery_reliable.flow.rounds import round_key
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import VERSION_HEADER, Envelope
 from celery_reliable.runtime import Runtime, runtime_of
-from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
+from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New, SubmitAnswer
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -39,6 +40,8 @@ DAY = 86_400.0
 LIVE_RECORD_TTL = 7 * DAY
 """Life of a record that is not done, from its last change; renewals and releases begin it anew."""
 
+_REPLACING = ("replace", "queue_one")
+_ROUNDS = 100
 _CANVAS = ("link", "link_error", "chain", "chord", "group_id")
 _PLAIN = (str, int, float, bool, type(None))
 _NOT_KEPT = ("producer", "connection", "publisher", "result_cls", "task_type", "add_to_parent", "retry", "retry_policy")
@@ -82,14 +85,21 @@ def submit(call: Call) -> AsyncResult[Any]:
         return _skip(call, identity, f"skipped: {reason}")
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
+    if identity.job.kind == "declared" and call.task.reliable_settings.on_conflict == "queue_one":
+        return _queue(call, identity, runtime=runtime)
+    return _follow(call, identity, _submitted(call, identity, runtime=runtime), runtime=runtime)
+
+
+def _submitted(call: Call, identity: Identity, *, runtime: Runtime) -> SubmitAnswer:
+    """Have the store accept a call."""
     try:
-        answer = runtime.store.submit(
+        return runtime.store.submit(
             identity.job,
             task_id=identity.task_id,
             fingerprint=identity.fingerprint,
             envelope=_envelope_bytes(call, identity, runtime=runtime),
             canvas=call.has_canvas,
-            replace=call.task.reliable_settings.on_conflict == "replace",
+            replace=call.task.reliable_settings.on_conflict in _REPLACING,
             ttl=LIVE_RECORD_TTL,
         )
     except StoreFull as exc:
@@ -98,6 +108,10 @@ def submit(call: Call) -> AsyncResult[Any]:
     except StoreUnavailable as exc:
         _withdraw(call, identity, cause=exc, runtime=runtime)
         raise
+
+
+def _follow(call: Call, identity: Identity, answer: SubmitAnswer, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Do what the store's answer asks for."""
     match answer:
         case New(life):
             runtime.events.emit("submitted", **_facts(call, identity))
@@ -110,6 +124,28 @@ def submit(call: Call) -> AsyncResult[Any]:
                 "arguments; use another key, or name the arguments that matter in fingerprint_args"
             )
             raise PayloadMismatch(msg, existing_id=existing_id)
+
+
+def _queue(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Join the round of a key that has not begun, or begin the next one (see `flow.rounds`)."""
+    name, rounds = identity.job.key, runtime.rounds
+    for _ in range(_ROUNDS):
+        number = rounds.present(name)
+        job = Job(round_key(name, number), "declared", identity.job.stamp)
+        this = replace(identity, job=job, fingerprint="")
+        answer = _submitted(call, this, runtime=runtime)
+        if not _has_begun(answer, this):
+            return _follow(call, this, answer, runtime=runtime)
+        rounds.advance(name, begun=number)
+    msg = f"{call.task.name}: {name!r} was begun {_ROUNDS} times while this call was submitted; submit it again"
+    raise StoreUnavailable(msg)
+
+
+def _has_begun(answer: SubmitAnswer, identity: Identity) -> bool:
+    """Tell whether a submission came too late for its round; the same id again is the same submission."""
+    if not isinstance(answer, Existing) or answer.task_id == identity.task_id or answer.state == "revoked":
+        return False
+    return not answer.replaced
 
 
 def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) -> AsyncResult[Any]:
@@ -306,7 +342,7 @@ def _confirm(identity: Identity, *, runtime: Runtime) -> None:
 
 def _envelope_bytes(call: Call, identity: Identity, *, runtime: Runtime) -> bytes | None:
     """Return the call for the ledger, or None when nothing would read it."""
-    if not runtime.ledger and call.task.reliable_settings.on_conflict != "replace":
+    if not runtime.ledger and call.task.reliable_settings.on_conflict not in _REPLACING:
         return None
     args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
     options = {**call.options, "headers": _headers(call, identity)}

@@ -74,11 +74,13 @@ class Settings:
         per_task=True,
     )
     on_conflict: str = rules.choice(
-        "Submission of a declared key that waits, runs or is done: hand out the existing result, raise DuplicateTask, or "
-        "let the newest arguments win while it has not started.",
+        "Submission of a declared key that waits, runs or is done: hand out the existing result, raise DuplicateTask, "
+        "let the newest arguments win while it has not started, or (queue_one) queue one more behind a running one, whose "
+        "newest arguments win, and run again what is done.",
         "return_existing",
         "raise",
         "replace",
+        "queue_one",
         per_task=True,
     )
     retry_on: tuple[Any, ...] = rules.several(

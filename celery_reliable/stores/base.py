@@ -35,6 +35,10 @@ ResendAnswer = Literal["no", "publish", "lost", "ended"]
 LeadAnswer = Literal["no", "wait", "yes"]
 
 
+ALIVE = ("waiting", "running")
+"""What `Store.inspect` says of a job that has not ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One idempotency key and what is needed to find its record.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ from celery_reliable.stores.notes import every
 from tests.integration.apps.flow_jobs import CONF, add_tasks
 from tests.integration.apps.jobs import LEASE, QUICK, client, letter
 from tests.integration.apps.stage import Stage
+from tests.integration.workers import ROOT
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -171,6 +175,39 @@ def test_a_rate_holds_in_the_whole_fleet(app: Celery, stage: Stage, label: str) 
     assert 8.0 < rate <= 10.5
     assert {entry["attempt"] for entry in stage.entries(label)} == {1}
     assert len({entry["pid"] for entry in stage.entries(label)}) > 2
+    stage.wait_no_message()
+
+
+# --- one runs, one is queued
+
+PRODUCERS = """
+import multiprocessing, sys
+from tests.integration.apps.flow_jobs import app
+
+def produce(number):
+    return app.tasks["indexed"].delay(sys.argv[1], str(number)).id
+
+with multiprocessing.get_context("fork").Pool(20) as pool:
+    print(*pool.map(produce, range(20), chunksize=1), sep="\\n")
+"""
+
+
+def test_twenty_processes_queue_one_job_behind_the_one_that_runs(app: Celery, stage: Stage, label: str) -> None:
+    """One message, the newest arguments; it waits in no slot until the other has ended, and a third round follows."""
+    first = app.tasks["indexed"].delay(label, "first")
+    stage.wait_entries(label, 1, timeout=DEADLINE)
+    environment = {**os.environ, **stage.environment(), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PRODUCERS, label]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    (queued,) = set(run.stdout.split())
+    stage.wait_event("queue_waits", queued, count=2, timeout=DEADLINE)
+    newest = app.tasks["indexed"].delay(label, "newest")
+    assert newest.id == queued != first.id
+    stage.open(f"{label}:index")
+    assert (first.get(timeout=DEADLINE), newest.get(timeout=DEADLINE)) == ("first", "newest")
+    assert app.tasks["indexed"].delay(label, "again").get(timeout=DEADLINE) == "again"
+    names = [(entry["name"], entry["step"]) for entry in stage.entries(label)]
+    assert names == [(name, step) for name in ("first", "newest", "again") for step in ("start", "end")]
     stage.wait_no_message()
 
 

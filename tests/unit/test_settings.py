@@ -106,7 +106,7 @@ def test_a_lease_leaves_time_for_three_renewals(ttl: float) -> None:
         ("retry_for", -1, "a number of seconds, at least 0, or None"),
         ("ledger", 1, "True or False"),
         ("ledger", "yes", "True or False"),
-        ("on_conflict", "skip", "'return_existing' or 'raise' or 'replace'"),
+        ("on_conflict", "skip", "'return_existing' or 'raise' or 'replace' or 'queue_one'"),
         ("on_unknown_error", ["fail"], "'fail' or 'retry'"),
         ("on_store_down", None, "'wait' or 'reject'"),
         ("key_prefix", "{cr}", "1 to 32 letters, digits or any of _ . : -"),

@@ -39,6 +39,14 @@ def placed(self: Any, label: str, tenant: dict[str, Any], seconds: float = 0.0) 
     note(self, label, step="end", tenant=tenant["id"])
 
 
+def indexed(self: Any, label: str, name: str) -> str:
+    """Run one at a time for each label, as long as the test wants."""
+    note(self, label, step="start", name=name)
+    stage_of(self).pass_gate(f"{label}:index")
+    note(self, label, step="end", name=name)
+    return name
+
+
 def mailed(self: Any, label: str) -> None:
     """Note when it began, by the clock that all processes share."""
     note(self, label)
@@ -47,6 +55,7 @@ def mailed(self: Any, label: str) -> None:
 TASKS: tuple[Any, ...] = (
     (placed, {"concurrency_limit": 3, "concurrency_key": "tenant:{tenant[id]}"}),
     (variant(placed, "placed_alone"), {"concurrency_limit": 1, "concurrency_key": "alone:{tenant[id]}"}),
+    (indexed, {"on_conflict": "queue_one", "idempotency_key": "index:{label}"}),
     (mailed, {"fleet_rate_limit": "600/m"}),
     (variant(calling, "calling_bank"), {"breaker": "bank", "max_retries": 50}),
     (variant(calling, "calling_shop"), {"breaker": "shop"}),
