@@ -69,7 +69,7 @@ def _limit(delivery: Delivery) -> Leave | None:
     if limit is None:
         return None
     stamp = delivery.job.stamp or delivery.run.fence
-    me = Asker(_key(delivery), limit, delivery.job, stamp, delivery.settings.lease_ttl)
+    me = Asker(_key(delivery), limit, delivery.job, stamp, delivery.token, delivery.settings.lease_ttl)
     full = delivery.insist("limit", lambda: delivery.runtime.places.enter(me))
     if full is not None:
         _wait(delivery, "limit_waits", full.seconds, limit_key=me.name)

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from celery_reliable.errors import StoreError
 from celery_reliable.flow.breaking import CALM, SECOND, Breaker, Told, opened, probed, told
+from celery_reliable.flow.chance import Random
 from celery_reliable.settings.policies import BreakerPolicy
 from celery_reliable.stores.notes import Notes, Write, every
 
@@ -31,14 +31,6 @@ _NO_POLICY = BreakerPolicy()
 
 Emit = Callable[..., None]
 """Says an event; see `Events.emit`."""
-
-
-class Random(Protocol):
-    """What is needed of `random.Random`."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number between ``a`` and ``b``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from celery_reliable.errors import StoreError
+from celery_reliable.flow.chance import Random
 from celery_reliable.flow.window import Window
 from celery_reliable.stores.notes import Notes, Write
 
@@ -31,14 +31,6 @@ _MINUTE = 60_000_000
 _TELL_EACH = 1.0
 _TTL = 180.0
 _TRIES = 20
-
-
-class Random(Protocol):
-    """What is needed of `random.Random`."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number between ``a`` and ``b``."""
-        ...
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from celery_reliable.flow.chance import Random
 from celery_reliable.stores.base import Job, Kind
 from celery_reliable.stores.notes import Notes, Write
 
@@ -38,20 +38,13 @@ _TRIES = 20
 _LOOKS = 20  # at claims, in one question
 
 
-class Random(Protocol):
-    """What is needed of `random.Random`."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number between ``a`` and ``b``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job that has a place. Its claim is looked at when ``look_at`` has passed (microseconds of the server's clock)."""
+    """A job that has a place, by the claim ``token``. That is looked at after ``look_at`` (microseconds of the server's clock)."""
 
     job: str
     look_at: int
+    token: str
     kind: Kind = "own"
     stamp: int = 0
 
@@ -91,12 +84,13 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A run that asks for a place of ``name``, of which there are ``limit``; ``ttl`` is that of its claim (seconds)."""
+    """A run that asks for a place of ``name``, of which there are ``limit``; its claim's token, and ``ttl`` in seconds."""
 
     name: str
     limit: int
     job: Job
     stamp: int
+    token: str
     ttl: float
 
     @property
@@ -122,7 +116,7 @@ def decide(board: Board, me: Asker, *, now: int) -> tuple[bool, bool, Board]:
     before = next((one for one in board.waiters if one.job == me.id and now - one.seen < _FORGOTTEN_AFTER), None)
     mine = before or Waiter(me.id, me.stamp, now, now)
     if _may_take(me.limit - len(holders), mine, others, listed=before is not None, now=now):
-        held = Holder(me.id, now + int(me.ttl * _SECOND), me.job.kind, me.job.stamp)
+        held = Holder(me.id, now + int(me.ttl * _SECOND), me.token, me.job.kind, me.job.stamp)
         return True, False, Board((*holders, held), others)
     if now - mine.seen > _SEEN_AGAIN:
         mine = replace(mine, seen=now)
@@ -181,10 +175,10 @@ class Places:
         return Full(self._random.uniform(*LISTED_WAIT))
 
     def leave(self, me: Asker) -> None:
-        """Give a place back."""
+        """Give a place back; one that a later run of the same job has is not touched."""
         for _ in range(_TRIES):
             board, version = self._read(me.name)
-            after = replace(board, holders=tuple(one for one in board.holders if one.job != me.id))
+            after = replace(board, holders=tuple(one for one in board.holders if one.token != me.token))
             if after == board or self._write(me.name, after, expected=version):
                 return
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
+from celery_reliable.flow.chance import Random
 from celery_reliable.stores.notes import Notes, Write
 
 SHELF = "rates"
@@ -23,14 +23,6 @@ _OLDEST_AHEAD = 120.0
 _AHEAD_BY_AGE = 0.5  # seconds more for each second since the submission: who is older reserves before others can
 _AGAIN = (5.0, 15.0)
 _TRIES = 50
-
-
-class Random(Protocol):
-    """What is needed of `random.Random`."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number between ``a`` and ``b``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

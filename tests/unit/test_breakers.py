@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +24,8 @@ from celery_reliable.flow.breaking import CALM, SECOND, Breaker, Told, probed, t
 from celery_reliable.flow.window import Window
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings.policies import BreakerPolicy
-from celery_reliable.stores.notes import MemoryNotes, Note, Write
+from celery_reliable.stores.notes import Note, Write
+from tests.unit.meeting import MeetingNotes
 from tests.unit.test_task import job_task, make_app
 
 BEGIN = 1_900_000_000 * SECOND
@@ -33,22 +33,18 @@ POLICY = BreakerPolicy(failures=3, window=60.0, open_for=30.0, probes=2)
 MINUTE = 60 * SECOND
 
 
-class CountedNotes(MemoryNotes):
+class CountedNotes(MeetingNotes):
     """Notes that count their calls, and may be away."""
 
     away = False
     reads = 0
     writes = 0
-    meeting = threading.Barrier(1)
 
     def read(self, shelf: str, names: Iterable[str]) -> dict[str, Note]:
         """Count."""
         self._answer()
         self.reads += 1
-        found = super().read(shelf, names)
-        with suppress(threading.BrokenBarrierError):
-            self.meeting.wait(0.2)  # nobody writes before others have read, too
-        return found
+        return super().read(shelf, names)
 
     def write(self, shelf: str, writes: Sequence[Write]) -> list[int | None]:
         """Count."""

@@ -6,9 +6,7 @@ import importlib.util
 import random
 import sys
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,23 +17,10 @@ import pytest
 import celery_reliable
 from celery_reliable import ConfigurationError
 from celery_reliable.flow.budgets import FLOOR, POSTPONED, Budgets
-from celery_reliable.stores.notes import MemoryNotes, Note
+from tests.unit.meeting import MeetingNotes
 from tests.unit.test_task import job_task, make_app
 
 DOCS = Path(celery_reliable.__file__).parents[1] / "docs"
-
-
-class MeetingNotes(MemoryNotes):
-    """Notes whose readers wait a moment for each other."""
-
-    meeting = threading.Barrier(1)
-
-    def read(self, shelf: str, names: Iterable[str]) -> dict[str, Note]:
-        """Read, then meet the others."""
-        found = super().read(shelf, names)
-        with suppress(threading.BrokenBarrierError):
-            self.meeting.wait(0.2)
-        return found
 
 
 @dataclass

@@ -5,9 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,24 +16,11 @@ from celery_reliable.flow.places import Asker, Board, Full, Holder, Places, Wait
 from celery_reliable.flow.rates import LATE, SHELF, Later, Rates, Reserved, interval
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job, Run
-from celery_reliable.stores.notes import MemoryNotes, Note
+from tests.unit.meeting import MeetingNotes
 from tests.unit.test_task import job_task, make_app
 
 BEGIN = 1_900_000_000.0
 TTL = 15.0
-
-
-class MeetingNotes(MemoryNotes):
-    """Notes whose readers wait a moment for each other."""
-
-    meeting = threading.Barrier(1)
-
-    def read(self, shelf: str, names: Iterable[str]) -> dict[str, Note]:
-        """Read, then meet the others."""
-        found = super().read(shelf, names)
-        with suppress(threading.BrokenBarrierError):
-            self.meeting.wait(0.2)
-        return found
 
 
 @dataclass
@@ -64,9 +49,9 @@ class Fleet:
         self.looks += 1
         return int(self.claims.get(job.digest, 0) * 1e6)
 
-    def asker(self, name: str, *, limit: int, stamp: float = BEGIN) -> Asker:
+    def asker(self, name: str, *, limit: int, stamp: float = BEGIN, token: str = "") -> Asker:
         """Return a run that asks."""
-        return Asker("tenant:1", limit, Job(name), int(stamp * 1e6), TTL)
+        return Asker("tenant:1", limit, Job(name), int(stamp * 1e6), token or name, TTL)
 
     def enter(self, name: str, *, limit: int = 2, stamp: float = BEGIN) -> bool:
         """Let a run ask, under a fresh claim; tell whether it has a place."""
@@ -126,6 +111,16 @@ def test_a_dead_holder_frees_its_place_when_its_lease_is_over(fleet: Fleet) -> N
     assert fleet.looks < 2 * 75 / TTL + 6
 
 
+def test_a_stale_run_does_not_give_its_successor_s_place_away(fleet: Fleet) -> None:
+    """It stood still; its job was taken over meanwhile, and has the place."""
+    stale, successor = (fleet.asker("a", limit=1, token=token) for token in ("old", "new"))
+    assert fleet.places.enter(stale) is fleet.places.enter(successor) is None
+    fleet.places.leave(stale)
+    assert not fleet.enter("b", limit=1)
+    fleet.places.leave(successor)
+    assert fleet.enter("b", limit=1)
+
+
 def test_nobody_loses_a_place_while_the_fleet_s_renewals_were_away(fleet: Fleet) -> None:
     """The store was away for all: leases are over that nobody could renew."""
     assert fleet.enter("a", limit=1)
@@ -156,7 +151,7 @@ def test_who_waits_and_dies_keeps_no_place_empty(fleet: Fleet) -> None:
 
 def test_a_board_survives_its_note() -> None:
     """Every field; and what nobody uses leaves nothing behind."""
-    board = Board((Holder("ab", 5, "declared", 7),), (Waiter("cd", 1, 2, 3),))
+    board = Board((Holder("ab", 5, "t", "declared", 7),), (Waiter("cd", 1, 2, 3),))
     assert Board.from_bytes(board.to_bytes()) == board
 
 
