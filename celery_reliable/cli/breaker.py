@@ -73,8 +73,10 @@ def open_(ctx: click.Context, /, *, name: str, seconds: float | None) -> None:
 def close(ctx: click.Context, /, *, name: str) -> None:
     """Let everybody call a dependency again, and forget its failures."""
     with friendly_errors():
-        runtime_of(ctx.obj.app).breakers.close(name)
-    click.echo(f"{screens.printable(name)} is closed: its tasks run, those that wait within a minute.")
+        breakers = runtime_of(ctx.obj.app).breakers
+        breakers.close(name)
+    within = 1.5 * breakers.policy(name).open_for
+    click.echo(f"{screens.printable(name)} is closed: its tasks run, those that wait look again within {within:g} s.")
 
 
 def _tasks_by_breaker(app: Celery) -> dict[str, list[str]]:

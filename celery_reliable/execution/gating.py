@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery_reliable.errors import ConfigurationError, StoreError
+from celery_reliable.errors import StoreError
 from celery_reliable.execution import burial
 from celery_reliable.flow.breakers import Closed
 from celery_reliable.flow.places import Asker
@@ -116,7 +116,7 @@ def _key(delivery: Delivery) -> str:
     """Return the key of this call, by the arguments in its message. One that has none can never run: a letter."""
     try:
         return str(delivery.task.concurrency_name(delivery.args, delivery.kwargs))
-    except (ConfigurationError, TypeError) as exc:
+    except Exception as exc:  # noqa: BLE001  # a project's callable may raise anything; its next try would, too
         burial.bury(delivery, exc, "invalid")
 
 

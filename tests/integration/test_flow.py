@@ -157,13 +157,20 @@ def test_a_killed_holder_frees_its_place(app: Celery, stage: Stage, workers: Wor
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "start", "end", "start", "end"]
 
 
-def test_a_call_without_the_field_of_the_key_is_a_letter(app: Celery, stage: Stage, label: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "problem"), [("placed", "concurrency_key='tenant:{tenant[id]}'"), ("placed_by_code", "'id'")]
+)
+def test_a_call_without_the_field_of_the_key_is_a_letter(
+    app: Celery, stage: Stage, label: str, task: str, problem: str
+) -> None:
     """It could never run, however often it is tried."""
-    result = app.tasks["placed"].delay(label, {"name": "no id"})
+    result = app.tasks[task].delay(label, {"name": "no id"})
     found = letter(app, stage, result.id)
     assert (found.reason, found.attempts) == ("invalid", 1)
-    assert "concurrency_key='tenant:{tenant[id]}'" in found.error_message
+    assert problem in found.error_message
     assert stage.entries(label) == []
+    with pytest.raises(Exception, match="id"):
+        result.get(timeout=DEADLINE)
 
 
 def test_a_rate_holds_in_the_whole_fleet(app: Celery, stage: Stage, label: str) -> None:

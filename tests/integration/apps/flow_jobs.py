@@ -56,6 +56,10 @@ TASKS: tuple[Any, ...] = (
     (placed, {"concurrency_limit": 3, "concurrency_key": "tenant:{tenant[id]}"}),
     (variant(placed, "placed_alone"), {"concurrency_limit": 1, "concurrency_key": "alone:{tenant[id]}"}),
     (indexed, {"on_conflict": "queue_one", "idempotency_key": "index:{label}"}),
+    (
+        variant(placed, "placed_by_code"),
+        {"concurrency_limit": 1, "concurrency_key": lambda label, tenant: tenant["id"]},
+    ),
     (mailed, {"fleet_rate_limit": "600/m"}),
     (variant(calling, "calling_bank"), {"breaker": "bank", "max_retries": 50}),
     (variant(calling, "calling_shop"), {"breaker": "shop"}),
