@@ -12,6 +12,7 @@ from kombu import Connection
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.waiting import quiet_waits
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -48,6 +49,7 @@ class Preflight(bootsteps.Step):
             raise StartRefused(*exc.args) from exc
         complete_transport_options(parent.app)
         correct_prefetch(parent)
+        quiet_waits()
 
 
 def check_settings(app: Celery) -> None:

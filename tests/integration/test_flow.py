@@ -119,8 +119,13 @@ def most_at_once(stage: Stage, label: str) -> int:
     return max(itertools.accumulate(steps))
 
 
-def test_a_limit_holds_in_the_whole_fleet_and_blocks_nobody_else(app: Celery, stage: Stage, label: str) -> None:
-    """Twelve jobs of one tenant wait in no slot: another tenant's runs meanwhile; each has spent one attempt."""
+def test_a_limit_holds_in_the_whole_fleet_and_blocks_nobody_else(
+    app: Celery, stage: Stage, module_workers: Workers, label: str
+) -> None:
+    """Twelve jobs of one tenant wait in no slot: another tenant's runs meanwhile; each has spent one attempt.
+
+    A wait is an event, and no warning with a traceback in the worker's log.
+    """
     flood, other = {"id": f"{label}:flood"}, {"id": f"{label}:other"}
     results = [app.tasks["placed"].delay(label, flood) for _ in range(3)]
     stage.wait_entries(label, 3, timeout=DEADLINE)
@@ -135,6 +140,7 @@ def test_a_limit_holds_in_the_whole_fleet_and_blocks_nobody_else(app: Celery, st
     assert most_at_once(stage, label) == 3
     assert {entry["attempt"] for entry in stage.entries(label)} == {1}
     assert len({event["pid"] for event in stage.events("limit_waits")}) > 1
+    assert [worker.logs().count("(limit_waits)") for worker in module_workers._started] == [0, 0]
     wait_until(lambda: not every(runtime_of(app).store.notes, PLACES), DEADLINE, "all places free")
 
 
