@@ -8,7 +8,7 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,8 +52,12 @@ class Runtime:
     store: Store
     events: Events
     random: random.Random = field(default_factory=random.SystemRandom)
+    broker_away_until: float = 0.0
+    """Until then (monotonic) no publish after a commit is tried in this process: a relay will do it."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
+    keep_rights: Callable[[], None] | None = None
+    """Begins to renew the rights of what must not overlap, in the parent of a worker; may be called often."""
 
     @cached_property
     def ledger(self) -> bool:

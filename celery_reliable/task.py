@@ -18,10 +18,11 @@ from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.errors import ConfigurationError, Draining, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.inbox import Done, once_committed
+from celery_reliable.publishing import publish_envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
-from celery_reliable.submission import Call, publish_envelope, submit
+from celery_reliable.submission import Call, submit
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -100,9 +101,14 @@ class ReliableTask(Task):
     start_deadline: float | None = None
 
     @classmethod
-    def on_bound(cls, app: Celery) -> None:
-        """Wire the app and refuse a wrong key template as soon as the task is registered."""
+    def bind(cls, app: Celery) -> Celery:
+        """Wire the app before Celery copies its settings, ``acks_late`` among them, to the class of its first task."""
         wiring.install(app)
+        return super().bind(app)
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:  # noqa: ARG003  # Celery's hook
+        """Refuse a wrong key template as soon as the task is registered."""
         _refuse_misspelled(cls)
         _take_option_inbox(cls)
         _check_versions(cls)
@@ -169,16 +175,19 @@ class ReliableTask(Task):
             return None
         return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs)
 
-    def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the key under which a call must not overlap others. Raises `ConfigurationError` and TypeError."""
-        return self._name_by("overlap_key", args, kwargs)
+    def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None) -> str:
+        """Return the key under which a call must not overlap others; ``rule``: of its headers.
+
+        Raises `ConfigurationError` and TypeError.
+        """
+        return self._name_by("overlap_key", args, kwargs, rule=rule)
 
     def concurrency_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key for which a call is counted. Raises `ConfigurationError` and TypeError."""
         return self._name_by("concurrency_key", args, kwargs)
 
-    def _name_by(self, option: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        rule = getattr(type(self), option)
+    def _name_by(self, option: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None) -> str:
+        rule = rule or getattr(type(self), option)
         if rule is None:
             return str(self.name)
         arguments = keys.bind(self.signature_of_run, args, kwargs)

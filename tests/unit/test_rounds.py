@@ -12,10 +12,10 @@ import pytest
 
 from celery_reliable.flow.rounds import Rounds, key_before, round_key
 from celery_reliable.payloads import Envelope
+from celery_reliable.publishing import arguments_in
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job, Run
 from celery_reliable.stores.notes import MemoryNotes, Note
-from celery_reliable.submission import arguments_in
 from tests.unit.test_task import job_task, make_app, waiting
 
 if TYPE_CHECKING:
