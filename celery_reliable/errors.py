@@ -16,6 +16,7 @@
     ├── Permanent                  raised by a task: trying again cannot help
     │   └── BlobLost               what was kept aside below ``reliable_blob_url`` is missing or was altered
     └── Snooze                     raised by a task: try later, no attempt spent
+        └── BreakerOpen            a dependency fails; it was not called
     Draining (BaseException)       raised inside a task when its worker must stop now
     AlreadyCommitted (BaseException)  raised by an inbox whose effect an earlier run has committed
     ProcessKilled (BaseException)  raised by the test kit where a worker would be killed
@@ -86,11 +87,25 @@ class PayloadMismatch(ReliableError):
 
 
 class QueueFull(ReliableError):
-    """The submission was refused: nothing was stored or published. ``retry_after`` is in seconds, or None."""
+    """The submission was refused: nothing was stored or published.
 
-    def __init__(self, *args: object, retry_after: float | None = None) -> None:
-        """Keep when to come back."""
+    ``queue`` has ``depth`` messages, the oldest submitted ``age`` seconds ago (None: not known); all three are empty when it
+    is the store that is full. Come back in ``retry_after`` seconds (None: not known).
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        queue: str = "",
+        depth: int = 0,
+        age: float | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """Keep what waits where, and when to come back."""
         super().__init__(*args)
+        self.queue = queue
+        self.depth = depth
+        self.age = age
         self.retry_after = retry_after
 
 
@@ -131,6 +146,20 @@ class Snooze(ReliableError):
         """Keep the delay, in seconds."""
         super().__init__(seconds, *args)
         self.seconds = float(seconds)
+
+
+class BreakerOpen(Snooze):
+    """The dependency ``name`` fails and was not called; ask again in ``seconds``. A task that lets it pass is snoozed."""
+
+    def __init__(self, name: str = "", seconds: float = 0.0) -> None:
+        """Keep which one, and when to come back."""
+        super().__init__(seconds)
+        self.args = (name, seconds)
+        self.name = name
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return f"breaker {self.name!r} is open, nothing was called; try again in {self.seconds:.0f} s"
 
 
 class Draining(BaseException):

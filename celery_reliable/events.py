@@ -50,6 +50,9 @@ EVENTS: dict[str, Event] = {
     "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
     "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
     "already_committed": Event(logging.INFO, "effect already committed, its result returned", (*_JOB, "fence")),
+    "queue_waits": Event(
+        logging.DEBUG, "the job before it under its key has not ended, message waits", (*_JOB, "wait")
+    ),
     "overlap_waits": Event(logging.DEBUG, "another job has the right to run, message waits", (*_JOB, "wait")),
     "overlap_lost": Event(logging.ERROR, "another job took the right to run meanwhile", (*_JOB, "overlap_key")),
     "skipped": Event(logging.WARNING, "skipped: another job of its kind runs or waits", (*_JOB, "policy", "reason")),
@@ -74,6 +77,22 @@ EVENTS: dict[str, Event] = {
     "result_oversized": Event(logging.WARNING, "large result kept beside the done marker", (*_JOB, "size", "limit")),
     "blob_failed": Event(logging.ERROR, "payload kept aside could not be written or read", (*_JOB, "what", "error")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
+    # flow
+    "queue_full": Event(logging.INFO, "queue is full, submission refused", ("queue", "depth", "age", "retry_after")),
+    "shed": Event(logging.WARNING, "queue is full, best-effort call dropped", (*_JOB, "queue", "depth", "age")),
+    "breaker_waits": Event(logging.DEBUG, "its dependency fails, message waits", (*_JOB, "breaker", "wait")),
+    "limit_waits": Event(
+        logging.DEBUG, "as many as may run at a time run, message waits", (*_JOB, "limit_key", "wait")
+    ),
+    "rate_waits": Event(logging.DEBUG, "as many as may begin have begun, message waits", (*_JOB, "limit_key", "wait")),
+    "budget_waits": Event(logging.INFO, "enough retries ran in the last minute, postponed", (*_JOB, "budget", "wait")),
+    "breaker_opened": Event(
+        logging.WARNING, "dependency fails, its tasks wait in the whole fleet", ("breaker", "failures", "wait")
+    ),
+    "breaker_closed": Event(logging.WARNING, "dependency may be called again", ("breaker", "by")),
+    "breaker_unknown": Event(
+        logging.WARNING, "store unavailable: a breaker is taken for what it was last seen as", ("breaker", "error")
+    ),
     # worker
     "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
     # messages that cannot run here

@@ -66,6 +66,16 @@ def sending_options(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**task._get_exec_options(), **options}  # noqa: SLF001
 
 
+def target_queue(task: Task, options: Mapping[str, Any], args: Any, kwargs: Any) -> str:
+    """Return the name of the queue that a call is sent to, "" when it names an exchange alone.
+
+    The router (5.7) takes ``queue`` out of what it is given, so it gets a copy.
+    """
+    wanted = sending_options(task, options)
+    found = task.app.amqp.router.route(dict(wanted), task.name, args, kwargs, task).get("queue")
+    return str(getattr(found, "name", found or ""))
+
+
 def dumped_arguments(task: Task, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Return pydantic arguments as `apply_async` sends them: ``Task._dump_pydantic_arguments`` (5.7), None if off."""
     dump = getattr(task, "_dump_pydantic_arguments", None)

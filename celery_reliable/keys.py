@@ -26,6 +26,8 @@ from celery_reliable.stores.base import Job, Kind
 
 HEADER = "reliable"
 TOKEN = "reliable_token"  # noqa: S105  # a name, not a secret: where request and message have the token of a delivery
+MOMENT = "reliable_moment"
+"""Where a request has the moment that its run has reserved (`flow.rates`)."""
 MAX_KEY_BYTES = 512
 MAX_ID_BYTES = 255
 _NAMESPACE = uuid.UUID("c3f0f5f8-3a0e-5b7c-9d51-5e1a1be5f0a1")
@@ -305,6 +307,11 @@ def identity_of(header: object, *, task_id: str, nesting: int = 0) -> Identity |
     kind = cast("Kind", header.get("k", "own"))
     job = Job(header.get("key") or own_key(task_id, nesting), kind, int(header.get("s") or 0))
     return Identity(job, task_id, header.get("f", ""), int(header.get("l") or 0), nesting)
+
+
+def lasting(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers without what belongs to one delivery alone: Celery (5.7) takes it for the message's own."""
+    return {name: value for name, value in headers.items() if name not in (TOKEN, MOMENT)}
 
 
 def owner_of(token: str) -> str:

@@ -68,9 +68,12 @@ reliable_dead_letter_ttl = 2_592_000
 
 reliable_overlap = "allow"
 reliable_breaker = None
+reliable_breakers = None
 reliable_concurrency_limit = None
+reliable_fleet_rate_limit = None
 reliable_retry_budget = None
 reliable_queue_limits = None
+reliable_importance = "normal"
 
 # --- payloads
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,19 +19,28 @@ from celery_reliable import internals
 from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
+from celery_reliable.flow.admission import Admission
+from celery_reliable.flow.breakers import Breakers
+from celery_reliable.flow.budgets import Budgets
+from celery_reliable.flow.places import Places
+from celery_reliable.flow.rates import Rates
+from celery_reliable.flow.rounds import Rounds
 from celery_reliable.overlap import Rights
 from celery_reliable.settings import Settings, resolve_store_url
+from celery_reliable.sight import Load, Sight, sight_on
 from celery_reliable.stores import open_store
+from celery_reliable.stores.base import ALIVE
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_reliable.stores.base import Store
+    from celery_reliable.settings.policies import QueueLimit
+    from celery_reliable.stores.base import Job, Store
 
 _ATTRIBUTE = "_celery_reliable_runtime"
 _CONFIRM_TIMEOUT = 5.0  # seconds, for each of the tries of task_publish_retry_policy
+_ROUND_TTL = 30 * 86_400.0  # seconds that a round may last beside the life of its marker
 _making = threading.Lock()
-_ALIVE = ("waiting", "running")
 
 
 @dataclass(eq=False)
@@ -81,13 +91,70 @@ class Runtime:
     @cached_property
     def rights(self) -> Rights:
         """Who may run among jobs that must not overlap."""
-        store, role = self.store, f"overlap:{secrets.token_hex(6)}"
+        store = self.store
         return Rights(
             store.notes,
             now=store.now,
-            has_ended=lambda job: store.inspect(job).get("state") not in _ALIVE,
-            may_seize=lambda: store.lead(role, token="me", ttl=1.0, pulse_ttl=self.settings.lease_ttl) == "yes",  # noqa: S106
+            has_ended=lambda job: store.inspect(job).get("state") not in ALIVE,
+            may_seize=self._may_seize,
         )
+
+    @cached_property
+    def _role(self) -> str:
+        return f"overlap:{secrets.token_hex(6)}"
+
+    def _may_seize(self) -> bool:
+        """Tell whether what a silent worker holds may be given to others: the fleet's renewals were not away."""
+        answer = self.store.lead(self._role, token="me", ttl=1.0, pulse_ttl=self.settings.lease_ttl)  # noqa: S106
+        return answer == "yes"
+
+    @cached_property
+    def places(self) -> Places:
+        """Who may run at the same time."""
+        store = self.store
+        return Places(
+            store.notes, now=store.now, claim_ends=self._claim_ends, may_seize=self._may_seize, random=self.random
+        )
+
+    def _claim_ends(self, job: Job) -> int:
+        record = self.store.inspect(job)
+        return int(record["at_ms"]) * 1000 if record.get("state") == "running" else 0
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """Which job of a key that runs one at a time is the present one."""
+        return Rounds(self.store.notes, ttl=self.settings.idempotency_ttl + _ROUND_TTL)
+
+    @cached_property
+    def budgets(self) -> Budgets:
+        """Which retries may run."""
+        return Budgets(self.store.notes, now=self.store.now, random=self.random)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """When what has a rate may begin."""
+        return Rates(self.store.notes, now=self.store.now, random=self.random)
+
+    @cached_property
+    def breakers(self) -> Breakers:
+        """Which dependencies may be called."""
+        return Breakers(
+            self.store.notes,
+            now=self.store.now,
+            policies=self.settings.breakers,
+            random=self.random,
+            token=internals.new_token,
+            emit=self.events.emit,
+        )
+
+    @cached_property
+    def admission(self) -> Admission | None:
+        """Who may submit to queues that have limits; None when none has. Raises `ConfigurationError` for a queue that is not there."""
+        limits = self.settings.queue_limits
+        if not limits:
+            return None
+        _check_queues(self.app, limits)
+        return Admission(limits, look=QueueSight(self.app).look, now=self.store.now, emit=self.events.emit)
 
     def blob(self, raw: bytes) -> bytes:
         """Return what was kept aside. Raises `BlobLost`, `Transient`, and `ConfigurationError` without a folder."""
@@ -101,6 +168,50 @@ class Runtime:
     def host(self) -> str:
         """Return this host's name."""
         return socket.gethostname()
+
+
+class QueueSight:
+    """A producer's look at queues, on one connection of its process, made at the first look."""
+
+    def __init__(self, app: Celery) -> None:
+        """Take the app whose broker is looked at."""
+        self._app = app
+        self._lock = threading.Lock()
+        self._sight: tuple[int, Sight | None] | None = None
+
+    def look(self, queue: str) -> Load | None:
+        """Return what waits in a queue; None when the broker does not answer, or is of a kind that cannot tell."""
+        with self._lock:
+            try:
+                sight = self._open()
+                return None if sight is None else sight.load(queue)
+            except internals.away():
+                return None
+
+    def _open(self) -> Sight | None:
+        """Return the view of this process: one that was made before a fork has its parent's connection."""
+        if self._sight is None or self._sight[0] != os.getpid():
+            self._sight = os.getpid(), sight_on(self._app.connection_for_write())
+        return self._sight[1]
+
+
+def _check_queues(app: Celery, limits: Mapping[str, QueueLimit]) -> None:
+    """Refuse limits that would limit nothing."""
+    known = {queue.name for queue in app.conf.task_queues or ()}
+    unknown = sorted(limits.keys() - known) if known else []
+    if unknown:
+        msg = (
+            f"reliable_queue_limits: expected queues of task_queues ({', '.join(sorted(known))}), found "
+            f"{', '.join(unknown)}; correct the name, or declare the queue"
+        )
+        raise ConfigurationError(msg)
+    aged = sorted(name for name, limit in limits.items() if limit.age is not None)
+    if aged and broker_driver(app) != "redis":
+        msg = (
+            f"reliable_queue_limits: {', '.join(aged)}: age: expected a Redis broker, found {broker_driver(app)}, which does "
+            "not show its oldest message; limit the depth instead"
+        )
+        raise ConfigurationError(msg)
 
 
 def runtime_of(app: Celery) -> Runtime:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
-from celery import Task
+from celery import Task, current_task
 from kombu.utils import json as kombu_json
 
 from celery_reliable import blobs, internals, keys, overlap
@@ -22,21 +22,25 @@ from celery_reliable.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from celery_reliable.flow.rounds import round_key
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import VERSION_HEADER
 from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of
 from celery_reliable.relay import Relay
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.settings.model import RULES
-from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
+from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New, SubmitAnswer
 from celery_reliable.stores.outbox import named_transaction
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
+    from celery_reliable.flow.admission import Admission
     from celery_reliable.stores.outbox import Outbox, Transaction
     from celery_reliable.task import ReliableTask
 
+_REPLACING = ("replace", "queue_one")
+_ROUNDS = 100
 _CANVAS = ("link", "link_error", "chain", "chord", "group_id")
 
 
@@ -50,6 +54,7 @@ class Call:
     task_id: str | None
     declared: str | None
     options: dict[str, Any]
+    importance: str | None = None
 
     @property
     def has_canvas(self) -> bool:
@@ -67,22 +72,34 @@ def submit(call: Call) -> AsyncResult[Any]:
     """
     runtime = runtime_of(call.task.app)
     identity = identify(call, runtime=runtime)
+    shed = _admit(call, identity, admission=runtime.admission)
+    if shed:
+        runtime.events.emit("shed", **_facts(call, identity), **shed)
+        return _skip(call, identity, f"shed: queue {shed['queue']} is full")
     transaction = _callers_transaction(call, identity, runtime=runtime)
     if transaction is not None:
         return _promise(call, identity, transaction, runtime=runtime)
     reason = _foreseen_skip(call, identity, runtime=runtime)
     if reason:
-        return _skip(call, identity, reason, runtime=runtime)
+        runtime.events.emit("skipped", **_facts(call, identity), policy=_overlap_of(call), reason=reason)
+        return _skip(call, identity, f"skipped: {reason}")
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
+    if identity.job.kind == "declared" and call.task.reliable_settings.on_conflict == "queue_one":
+        return _queue(call, identity, runtime=runtime)
+    return _follow(call, identity, _submitted(call, identity, runtime=runtime), runtime=runtime)
+
+
+def _submitted(call: Call, identity: Identity, *, runtime: Runtime) -> SubmitAnswer:
+    """Have the store accept a call."""
     try:
-        answer = runtime.store.submit(
+        return runtime.store.submit(
             identity.job,
             task_id=identity.task_id,
             fingerprint=identity.fingerprint,
             envelope=_envelope_bytes(call, identity, runtime=runtime),
             canvas=call.has_canvas,
-            replace=call.task.reliable_settings.on_conflict == "replace",
+            replace=call.task.reliable_settings.on_conflict in _REPLACING,
             ttl=LIVE_RECORD_TTL,
         )
     except StoreFull as exc:
@@ -91,6 +108,10 @@ def submit(call: Call) -> AsyncResult[Any]:
     except StoreUnavailable as exc:
         _withdraw(call, identity, cause=exc, runtime=runtime)
         raise
+
+
+def _follow(call: Call, identity: Identity, answer: SubmitAnswer, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Do what the store's answer asks for."""
     match answer:
         case New(life):
             runtime.events.emit("submitted", **_facts(call, identity))
@@ -103,6 +124,28 @@ def submit(call: Call) -> AsyncResult[Any]:
                 "arguments; use another key, or name the arguments that matter in fingerprint_args"
             )
             raise PayloadMismatch(msg, existing_id=existing_id)
+
+
+def _queue(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Join the round of a key that has not begun, or begin the next one (see `flow.rounds`)."""
+    name, rounds = identity.job.key, runtime.rounds
+    for _ in range(_ROUNDS):
+        number = rounds.present(name)
+        job = Job(round_key(name, number), "declared", identity.job.stamp)
+        this = replace(identity, job=job, fingerprint="")
+        answer = _submitted(call, this, runtime=runtime)
+        if not _has_begun(answer, this):
+            return _follow(call, this, answer, runtime=runtime)
+        rounds.advance(name, begun=number)
+    msg = f"{call.task.name}: {name!r} was begun {_ROUNDS} times while this call was submitted; submit it again"
+    raise StoreUnavailable(msg)
+
+
+def _has_begun(answer: SubmitAnswer, identity: Identity) -> bool:
+    """Tell whether a submission came too late for its round; the same id again is the same submission."""
+    if not isinstance(answer, Existing) or answer.task_id == identity.task_id or answer.state == "revoked":
+        return False
+    return not answer.replaced
 
 
 def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) -> AsyncResult[Any]:
@@ -123,6 +166,29 @@ def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) 
     if found.outcome is not None:
         _store_result_again(call.task, found.task_id, found.outcome)
     return call.task.AsyncResult(found.task_id)
+
+
+# --- admission
+
+
+def _admit(call: Call, identity: Identity, *, admission: Admission | None) -> dict[str, Any]:
+    """Return when a call may be sent; facts about its queue if it is to be shed instead. Raises `QueueFull`.
+
+    What a worker sends for work that was accepted (the next step of a chain, a callback, the body of a chord) is never held
+    up. What is chained to others is not shed, since these would wait for it.
+    """
+    if admission is None or _goes_on():
+        return {}
+    queue = internals.target_queue(call.task, call.options, call.args, call.kwargs)
+    importance = call.importance or call.task.reliable_settings.importance
+    may_shed = importance == "best_effort" and not call.has_canvas
+    waiting = admission.ask(queue, may_shed=may_shed, headroom=identity.job.kind == "slot")
+    return {} if waiting is None else {"queue": queue, "depth": waiting.depth, "age": waiting.age}
+
+
+def _goes_on() -> bool:
+    """Tell whether a worker submits outside of the body that it runs."""
+    return hasattr(current_task, "reliable_settings") and keys.current_parent() is None
 
 
 # --- the caller's transaction
@@ -149,6 +215,9 @@ def _promise(call: Call, identity: Identity, transaction: Transaction, *, runtim
     then the caller's transaction has failed, too. The key is decided at the publish: until then nobody sees the row.
     """
     task, outbox = call.task, cast("Outbox", runtime.store.outbox)
+    if task.reliable_settings.on_conflict == "queue_one" and identity.job.kind == "declared":
+        found = f"{task.name}: on_conflict='queue_one': expected a call outside of a transaction, found one inside"
+        raise ConfigurationError(f"{found}; submit it after the commit")
     if task.reliable_settings.on_conflict == "raise" and identity.job.kind == "declared":
         _refuse_second(call, identity, outbox.holder(transaction, identity.job))
     options = {**_lineage(task), **call.options, "headers": _headers(call, identity)}
@@ -198,14 +267,13 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
         return ""
 
 
-def _skip(call: Call, identity: Identity, reason: str, *, runtime: Runtime) -> AsyncResult[Any]:
-    """Record a call that is skipped before it is sent, as a worker would."""
+def _skip(call: Call, identity: Identity, reason: str) -> AsyncResult[Any]:
+    """Record a call that will not run before it is sent, as a worker would."""
     task = call.task
-    runtime.events.emit("skipped", **_facts(call, identity), policy=_overlap_of(call), reason=reason)
     ignored = call.options.get("ignore_result", task.ignore_result)
-    task.backend.mark_as_revoked(identity.task_id, f"skipped: {reason}", store_result=not ignored)
+    task.backend.mark_as_revoked(identity.task_id, reason, store_result=not ignored)
     result = task.AsyncResult(identity.task_id)
-    result.reliable_skipped = reason  # for beat, which keeps what became of a slot
+    result.reliable_skipped = reason.partition(": ")[2]  # for beat, which keeps what became of a slot
     return result
 
 
@@ -347,7 +415,7 @@ def _confirm(identity: Identity, *, runtime: Runtime) -> None:
 
 def _envelope_bytes(call: Call, identity: Identity, *, runtime: Runtime) -> bytes | None:
     """Return the call for the ledger, or None when nothing would read it."""
-    if not runtime.ledger and call.task.reliable_settings.on_conflict != "replace":
+    if not runtime.ledger and call.task.reliable_settings.on_conflict not in _REPLACING:
         return None
     args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
     options = {**call.options, "headers": _headers(call, identity)}

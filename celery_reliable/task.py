@@ -69,11 +69,21 @@ class ReliableTask(Task):
     """Which jobs must not overlap: those with the same key. A template over arguments (``"import:{shop}"``), ``"arguments"``,
     a callable that takes the call's arguments, or None: all jobs of the task. Tasks with the same key exclude each other."""
 
+    concurrency_key: Any = None
+    """What ``concurrency_limit`` and ``fleet_rate_limit`` count for each value of: a template over arguments
+    (``"tenant:{tenant_id}"``), ``"arguments"``, a callable, or None: all jobs of the task. Tasks with the same key share
+    their places."""
+
     checkpoint_version: int = 1
     """The version of the states that this code saves; raise it when their shape changes, and give ``load`` an ``upgrade``
     for the older ones."""
 
     overlap: str | None = None
+    breaker: str | None = None
+    concurrency_limit: int | None = None
+    fleet_rate_limit: str | None = None
+    retry_budget: float | None = None
+    importance: str | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
     retry_on: tuple[Any, ...] | None = None
@@ -105,9 +115,9 @@ class ReliableTask(Task):
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
-        keys.check_rule(
-            cls.overlap_key, task=str(cls.name), signature=_signature_of(cls), option="overlap_key", plain=True
-        )
+        for option in ("overlap_key", "concurrency_key"):
+            given = getattr(cls, option)
+            keys.check_rule(given, task=str(cls.name), signature=_signature_of(cls), option=option, plain=True)
         _check_versions(cls)
 
     # Celery shows a task to other threads before it is bound (5.7): what submitting needs is read from the class.
@@ -135,9 +145,10 @@ class ReliableTask(Task):
         task_id: str | None = None,
         *more: Any,
         idempotency_key: str | None = None,
+        importance: str | None = None,
         **options: Any,
     ) -> AsyncResult[Any]:
-        """Submit a call; ``idempotency_key`` overrides the task's rule. See `celery.app.task.Task.apply_async`.
+        """Submit a call; ``idempotency_key`` and ``importance`` override the task's. See `celery.app.task.Task.apply_async`.
 
         Returns the handle of the job that has the key. Raises `DuplicateTask` (``on_conflict="raise"``),
         `PayloadMismatch` (the key with other arguments), `QueueFull`, `StoreUnavailable`, `ConfigurationError` (no key
@@ -148,7 +159,8 @@ class ReliableTask(Task):
             return super().apply_async(args, kwargs, task_id, **options)
         if self._is_sent_again(task_id, options):
             return super().apply_async(args, kwargs, task_id, **{**runtime_of(self.app).publish_options, **options})
-        return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options))
+        _check_importance(importance, task=self.name)
+        return submit(Call(self, tuple(args or ()), dict(kwargs or {}), task_id, idempotency_key, options, importance))
 
     def _is_sent_again(self, task_id: str | None, options: Mapping[str, Any]) -> bool:
         """Tell a message on its way (a retry, a snooze) from a new submission."""
@@ -168,13 +180,18 @@ class ReliableTask(Task):
 
         Raises `ConfigurationError` and TypeError.
         """
-        rule = rule or type(self).overlap_key
+        return self._name_by("overlap_key", args, kwargs, rule=rule)
+
+    def concurrency_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the key for which a call is counted. Raises `ConfigurationError` and TypeError."""
+        return self._name_by("concurrency_key", args, kwargs)
+
+    def _name_by(self, option: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None) -> str:
+        rule = rule or getattr(type(self), option)
         if rule is None:
             return str(self.name)
         arguments = keys.bind(self.signature_of_run, args, kwargs)
-        return keys.declared_key(
-            rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs, option="overlap_key"
-        )
+        return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs, option=option)
 
     def identity_without_header(
         self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -394,6 +411,12 @@ def _refuse_misspelled(cls: type[ReliableTask]) -> None:
         if near and name not in known and not hasattr(ReliableTask, name):
             msg = f"task {cls.name}: {name}: no such option, did you mean {near[0]}? Rename or remove it"
             raise ConfigurationError(msg)
+
+
+def _check_importance(given: str | None, *, task: str) -> None:
+    if given not in (None, "normal", "best_effort"):
+        msg = f"task {task}: importance: expected 'normal' or 'best_effort', found {given!r}; correct it"
+        raise ConfigurationError(msg)
 
 
 def _check_versions(cls: type[ReliableTask]) -> None:

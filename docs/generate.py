@@ -89,7 +89,11 @@ def pages() -> dict[Path, str]:
         "api": api_page(),
     }
     written = {DOCS / "reference" / f"{name}.md": text for name, text in reference.items()}
-    return {**written, DOCS / "_static" / "life-dark.svg": dark(DOCS / "_static" / "life-light.svg")}
+    static = DOCS / "_static"
+    return {
+        **written,
+        **{static / f"{name}-dark.svg": dark(static / f"{name}-light.svg") for name in ("life", "outage")},
+    }
 
 
 def dark(light: Path) -> str:
@@ -119,12 +123,7 @@ def settings_page() -> str:
         `memory://` is a store inside one process, for tests. [Keep the store in a database](../how-to/database.md) has the
         schemes of databases.
         """,
-        "## Reserved",
-        """
-        These names belong to later versions. Until then only the default is accepted, so that no project believes it has
-        what it has not.
-        """,
-        grid(("setting", "default", "meaning"), map(_reserved_row, later)),
+        *(_reserved(later) if later else ()),
         "## What the preset sets of Celery's own",
         "`celery_reliable.presets` also makes Celery keep a message until its outcome is written:",
         '```{literalinclude} ../../celery_reliable/presets.py\n:start-after: "# --- Celery:"\n:end-before: "# --- celery_reliable:"\n```',
@@ -133,6 +132,14 @@ def settings_page() -> str:
         `broker_transport_options`, so that unacknowledged messages are looked at every 5 seconds. Your own keys win.
         """,
     )
+
+
+def _reserved(later: Sequence[Setting]) -> tuple[str, ...]:
+    text = """
+        These names belong to later versions. Until then only the default is accepted, so that no project believes it has
+        what it has not.
+        """
+    return "## Reserved", text, grid(("setting", "default", "meaning"), map(_reserved_row, later))
 
 
 def _setting_row(setting: Setting) -> tuple[str, str, str]:
@@ -179,7 +186,7 @@ def task_page() -> str:
         "## Options",
         "Each is a decorator option and a class attribute. An option that is not given is as the setting of its name says.",
         grid(("option", "setting", "meaning"), [*own, *map(_option_row, options)]),
-        f"Reserved for later versions, and refused or without effect until then: {', '.join(f'`{name}`' for name in later)}.",
+        *([f"Reserved for later versions: {', '.join(f'`{name}`' for name in later)}."] if later else []),
         "## Inside a run",
         "Of a task that is bound (`bind=True`):",
         grid(("`self.` ...", "meaning"), map(_member_row, INSIDE)),
@@ -188,8 +195,8 @@ def task_page() -> str:
         "## To override",
         grid(("method", "meaning"), map(_member_row, OVERRIDE)),
         "## Submitting",
-        "`delay`, `apply_async` and every canvas work as in Celery. `apply_async` takes one option more:",
-        '```python\ncharge.apply_async((order_id,), idempotency_key=f"charge:{order_id}")\n```',
+        "`delay`, `apply_async` and every canvas work as in Celery. `apply_async` takes two options more:",
+        '```python\ncharge.apply_async((order_id,), idempotency_key=f"charge:{order_id}", importance="best_effort")\n```',
         markdown(inspect.getdoc(ReliableTask.apply_async) or ""),
     )
 

@@ -1659,6 +1659,7 @@ class Serving:
         }
         assert {name: words[name] for name in wanted} == wanted
         assert words["task_id"] == "A"
+        assert 0 < int(words["at_ms"]) * 1000 - harness.store.now() <= LONG * 1e6
         assert harness.store.free(harness.job, token=words["holder"], evidence=b"{}", keep=LONG)
 
     def test_inspect_of_nothing_is_empty(self, harness: StoreUnderTest) -> None:

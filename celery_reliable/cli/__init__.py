@@ -16,6 +16,7 @@ from celery_reliable.wiring import connect_signals
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "beat": "celery_reliable.cli.beat:beat",
+    "breaker": "celery_reliable.cli.breaker:breaker",
     "check": "celery_reliable.cli.check:check",
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from celery import __version__ as celery_version
 
 import celery_reliable
+from celery_reliable import keys
 from celery_reliable.dead_letters import DeadLetter, Reason, Worker, letter_id_of
 from celery_reliable.errors import PayloadMismatch, Permanent
 from celery_reliable.execution import continuation, overlapping, telling
@@ -145,8 +146,7 @@ def _letter(delivery: Delivery, exc: BaseException, reason: Reason, **facts: Any
 def _options(delivery: Delivery) -> dict[str, Any]:
     """Return the options under which the call can be published again."""
     request = delivery.request
-    headers = {**(request.headers or {}), HEADER: delivery.header()}
-    headers.pop("reliable_token", None)
+    headers = {**keys.lasting(request.headers or {}), HEADER: delivery.header()}
     address = request.delivery_info or {}
     addressed = {name: address[name] for name in _ADDRESS if address.get(name) is not None}
     return {**request.as_execution_options(), "headers": headers, **addressed}

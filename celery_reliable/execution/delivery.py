@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_reliable import internals, keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
-from celery_reliable.keys import HEADER, Identity
+from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
@@ -18,6 +18,7 @@ from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:
+    from celery_reliable.retries import Verdict
     from celery_reliable.task import ReliableTask
 
 _T = TypeVar("_T")
@@ -43,8 +44,10 @@ class Delivery:
         self.settings = task.reliable_settings
         self.overlap: str = overlap.policy_in(self.request, default=self.settings.overlap)
         self.identity = self._identity()
-        self.token: str = getattr(self.request, "reliable_token", None) or internals.new_token()
+        self.token: str = getattr(self.request, TOKEN, None) or internals.new_token()
         self.run = _NOT_CLAIMED
+        self.verdict: Verdict | None = None
+        """What is to become of a body that raised."""
         self._began = time.monotonic()
 
     def _identity(self) -> Identity:
@@ -136,10 +139,10 @@ class Delivery:
         self.end_entry()
         raise Ignore
 
-    def hold(self, why: str, seconds: float) -> NoReturn:
-        """Let the message wait in this worker, in no pool slot."""
-        self.emit(why, wait=seconds)
-        raise Reject(Hold(seconds, why), requeue=True)
+    def hold(self, why: str, seconds: float, *, moment: int = 0, **facts: Any) -> NoReturn:
+        """Let the message wait in this worker, in no pool slot. See `Hold` for ``moment``."""
+        self.emit(why, wait=seconds, **facts)
+        raise Reject(Hold(seconds, why, moment=moment), requeue=True)
 
     def wait_for_store(self, verb: str, exc: StoreError) -> NoReturn:
         """Let the message wait; the prefetch count does not rise, so a worker without a store stops by itself."""

@@ -20,7 +20,17 @@ from celery_reliable.errors import (
     StoreError,
     Transient,
 )
-from celery_reliable.execution import burial, continuation, outcomes, overlapping, quarantine, telling, verdicts
+from celery_reliable.execution import (
+    burial,
+    continuation,
+    gating,
+    outcomes,
+    overlapping,
+    quarantine,
+    queueing,
+    telling,
+    verdicts,
+)
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
@@ -59,6 +69,10 @@ class Execution:
         """Claim; then run, or report what is known already, or wait."""
         delivery = self.delivery
         match self._claim():
+            case Run() as run if delivery.settings.is_gated:
+                with gating.passed(delivery, run):
+                    self._enter(run)
+                    return self._run(run)
             case Run() as run:
                 self._enter(run)
                 return self._run(run)
@@ -88,6 +102,8 @@ class Execution:
     def _claim(self) -> Any:  # Any: match in `perform` names every answer
         delivery, settings = self.delivery, self.delivery.settings
         identity = delivery.identity
+        if settings.on_conflict == "queue_one":
+            queueing.await_turn(delivery)
         try:
             return delivery.runtime.store.claim(
                 identity.job,

@@ -42,8 +42,7 @@ def move(delivery: Delivery, run: Run) -> NoReturn:
 
 def _publish(delivery: Delivery, run: Run) -> None:
     queue, task = delivery.settings.quarantine_queue, delivery.task
-    headers = {**(delivery.request.headers or {}), HEADER: delivery.header()}
-    headers.pop("reliable_token", None)
+    headers = {**keys.lasting(delivery.request.headers or {}), HEADER: delivery.header()}
     try:
         signature = task.signature_from_request(delivery.request, queue=queue, headers=headers)
         signature.options.pop("eta", None)

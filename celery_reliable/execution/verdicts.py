@@ -68,6 +68,7 @@ def _follow(
     signature: Any = None,
 ) -> NoReturn:
     settings, run, age = delivery.settings, delivery.run, delivery.age()
+    delivery.verdict = verdict
     if delay is not None:
         delay = min(delay, LONGEST_WAIT)
         if settings.retry_for is not None and age + delay > settings.retry_for:
@@ -124,8 +125,7 @@ def _publish_again(delivery: Delivery, outcome: ReleaseOutcome, delay: float, *,
     attempt = delivery.run.attempt
     try:
         signature = signature or delivery.task.signature_from_request(delivery.request)
-        headers = {**(signature.options.get("headers") or {}), HEADER: delivery.header()}
-        headers.pop("reliable_token", None)
+        headers = {**keys.lasting(signature.options.get("headers") or {}), HEADER: delivery.header()}
         signature.options.pop("eta", None)
         with keys.within(None):
             signature.apply_async(

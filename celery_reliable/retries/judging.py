@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from celery_reliable.errors import Draining, LeaseLost, Permanent, Snooze, StoreFull, StoreUnavailable, Transient
+from celery_reliable.errors import (
+    Draining,
+    LeaseLost,
+    Permanent,
+    QueueFull,
+    Snooze,
+    StoreFull,
+    StoreUnavailable,
+    Transient,
+)
 from celery_reliable.retries.answers import Clock
 from celery_reliable.retries.peek import peek, qualified
 from celery_reliable.retries.rules import judge_by_rules
@@ -37,7 +46,7 @@ def judge(
     The first opinion counts:
 
     1. ours, when they are a verdict (`Snooze`, `Transient`, `Permanent`) or tell of the store and the lease, which are
-       not the task's fault (`StoreUnavailable`, `StoreFull`, `LeaseLost`); `Draining` is the caller's to handle, and a
+       not the task's fault (`StoreUnavailable`, `StoreFull`, `LeaseLost`, `QueueFull`); `Draining` is the caller's to handle, and a
        snooze of 0 here, so that it can never become a dead letter;
     2. ``classify``, which may return None; one that raises is logged and has no opinion;
     3. ``fail_on`` and ``retry_on``: classes, or dotted paths compared with the names of the exception's classes,
@@ -80,8 +89,9 @@ def _judge_ours(exc: BaseException) -> Verdict | None:
     match exc:
         case Snooze():
             return Verdict.snooze(seconds(peek(exc, "seconds")) or 0.0, rule="snooze")
-        case Transient():
-            return Verdict.retry(retry_after=seconds(peek(exc, "retry_after")), rule="transient")
+        case Transient() | QueueFull():
+            rule = "queue_full" if isinstance(exc, QueueFull) else "transient"
+            return Verdict.retry(retry_after=seconds(peek(exc, "retry_after")), rule=rule)
         case Permanent():
             return Verdict.fail(rule="permanent")
         case StoreUnavailable() | StoreFull() | LeaseLost():

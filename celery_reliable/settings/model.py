@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from celery_reliable.settings import conflicts, names, rules
 from celery_reliable.settings.messages import error, spelled
+from celery_reliable.settings.policies import BREAKER_COLUMNS, QUEUE_COLUMNS, BreakerPolicy, QueueLimit
 from celery_reliable.settings.store_url import SCHEMES, STORE_URL
 
 VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
@@ -79,11 +80,13 @@ class Settings:
         per_task=True,
     )
     on_conflict: str = rules.choice(
-        "Submission of a declared key that waits, runs or is done: hand out the existing result, raise DuplicateTask, or "
-        "let the newest arguments win while it has not started.",
+        "Submission of a declared key that waits, runs or is done: hand out the existing result, raise DuplicateTask, "
+        "let the newest arguments win while it has not started, or (queue_one) queue one more behind a running one, whose "
+        "newest arguments win, and run again what is done.",
         "return_existing",
         "raise",
         "replace",
+        "queue_one",
         per_task=True,
     )
     retry_on: tuple[Any, ...] = rules.several(
@@ -177,10 +180,56 @@ class Settings:
         "replace",
         per_task=True,
     )
-    breaker: Any = rules.reserved("Dependency whose failures snooze the task instead of failing it.", per_task=True)  # noqa: RUF009  # makes a field
-    concurrency_limit: Any = rules.reserved("Runs at the same time, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
-    retry_budget: Any = rules.reserved("Largest share of retries among attempts, in the whole fleet.", per_task=True)  # noqa: RUF009  # makes a field
-    queue_limits: Any = rules.reserved("Depth and age per queue beyond which a submission is refused.")  # noqa: RUF009  # makes a field
+    breaker: str | None = rules.text(
+        None,
+        "Dependency that a task calls. While it fails, the whole fleet's tasks of this name wait, unrun and with no attempt "
+        "spent.",
+        expected="a name of 1 to 100 characters without blanks, or None",
+        pattern=r"\S{1,100}",
+        per_task=True,
+    )
+    breakers: Mapping[str, BreakerPolicy] | None = rules.table(
+        "When the breaker of a dependency opens, where 5 failures in a row, or half of the calls of a minute, are not right: "
+        "failures, ratio, window, open_for, probes.",
+        of="breaker",
+        row=BreakerPolicy,
+        columns=BREAKER_COLUMNS,
+    )
+    concurrency_limit: int | None = rules.count(
+        None,
+        "Runs at the same time, in the whole fleet, for each concurrency_key. Others wait, unrun and with no attempt spent.",
+        unit="runs",
+        at_least=1,
+        at_most=1000,
+        per_task=True,
+    )
+    fleet_rate_limit: str | None = rules.text(
+        None,
+        "Runs that begin in a time, in the whole fleet, for each concurrency_key, evenly spread. Celery's rate_limit counts "
+        "in each worker for itself.",
+        expected="a rate such as 10/s, 100/m or 1000/h, or None",
+        pattern=r"[1-9]\d{0,5}/[smh]",
+        per_task=True,
+    )
+    retry_budget: float | None = rules.share(
+        "Retries that run, as a share of the first attempts of the last minute, for each breaker, or task without one, in the "
+        "whole fleet; ten a minute always may. Those beyond it are postponed. 0.2 is a good one.",
+        per_task=True,
+    )
+    queue_limits: Mapping[str, QueueLimit] | None = rules.table(
+        "How much may wait in a queue before submissions are refused, held up or shed: depth (messages), age (seconds of the "
+        "oldest), mode, wait.",
+        of="queue",
+        row=QueueLimit,
+        columns=QUEUE_COLUMNS,
+        needed=("depth", "age"),
+    )
+    importance: str = rules.choice(
+        "What is shed first when a queue with the mode 'shed' is full: best_effort calls.",
+        "normal",
+        "best_effort",
+        per_task=True,
+    )
     claim_check_threshold: int = rules.count(
         131_072,
         "Largest checkpoint, step or result kept in the store. What is larger goes to reliable_blob_url; without one a "
@@ -292,6 +341,12 @@ class Settings:
     def retry_window(self) -> float:
         """Return the longest time in which retries may start, in seconds, Retry-After apart."""
         return self.max_retries * self.retry_backoff_max if self.retry_for is None else self.retry_for
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a run has to ask more than its claim before it begins."""
+        limited = not (self.concurrency_limit is None and self.fleet_rate_limit is None)
+        return limited or not (self.breaker is None and self.retry_budget is None)
 
     def _with(self, given: Mapping[str, Any], *, unknown: list[str], title: str, labels: Mapping[str, str]) -> Settings:
         problems = [*unknown, *_wrong_values(given, labels=labels)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,15 @@ class Rule:
     unit: str = ""
     per_task: bool = False
     built: bool = True
+    inside: Callable[[Any], str] | None = None
+    """Says what is wrong inside a value that has parts, "" when nothing is."""
 
     def complaint(self, value: object, *, default: object) -> str | None:
         """Say what is wrong with a value and what to do, or return None."""
         if not self.built and value != default:
             return f"expected {default!r}, found another value; this version cannot do it yet: remove the setting"
         if self.accepts(value):
-            return None
+            return (self.inside and self.inside(value)) or None
         remedy = "write plain seconds (a timedelta's .total_seconds())" if self.unit == "seconds" else "correct it"
         return f"expected {self.expected}, found {shown(value)}; {remedy}, or remove it for the default {default!r}"
 
@@ -61,15 +63,35 @@ def seconds(
 
 
 def count(
-    default: int, meaning: str, *, unit: str, at_least: int = 0, at_most: float = math.inf, per_task: bool = False
+    default: int | None,
+    meaning: str,
+    *,
+    unit: str,
+    at_least: int = 0,
+    at_most: float = math.inf,
+    per_task: bool = False,
 ) -> Any:
-    """Return a field for a whole number."""
+    """Return a field for a whole number; None is one more if it is the default."""
     expected = f"a whole number, at least {at_least}" + (f" and at most {at_most}" if at_most < math.inf else "")
+    expected += ", or None" if default is None else ""
 
     def accepts(value: object) -> bool:
-        return isinstance(value, int) and is_number(value, at_least=at_least) and value <= at_most
+        whole = isinstance(value, int) and is_number(value, at_least=at_least) and value <= at_most
+        return whole or (default is None and value is None)
 
     return _field(default, Rule(meaning, expected, accepts, _as_is, unit, per_task))
+
+
+def share(meaning: str, *, per_task: bool = False) -> Any:
+    """Return a field for a part of a whole; None by default."""
+
+    def accepts(value: object) -> bool:
+        return value is None or (is_number(value, at_least=0.0) and 0 <= float(value) <= 1)  # type: ignore[arg-type]  # is_number says so
+
+    def convert(value: float | None) -> float | None:
+        return None if value is None else float(value)
+
+    return _field(None, Rule(meaning, "a number from 0 to 1, or None", accepts, convert, "", per_task))
 
 
 def choice(meaning: str, *choices: str, per_task: bool = False, built: bool = True) -> Any:
@@ -88,14 +110,21 @@ def flag(*, default: bool, meaning: str) -> Any:
 
 
 def text(
-    default: str | None, meaning: str, *, expected: str, pattern: str, built: bool = True, secret: bool = False
+    default: str | None,
+    meaning: str,
+    *,
+    expected: str,
+    pattern: str,
+    per_task: bool = False,
+    built: bool = True,
+    secret: bool = False,
 ) -> Any:
     """Return a field for a text that matches ``pattern``. ``secret``: it stays out of the repr."""
 
     def accepts(value: object) -> bool:
         return (default is None and value is None) or (isinstance(value, str) and bool(re.fullmatch(pattern, value)))
 
-    return _field(default, Rule(meaning, expected, accepts, _as_is, built=built), secret=secret)
+    return _field(default, Rule(meaning, expected, accepts, _as_is, "", per_task, built), secret=secret)
 
 
 def several(meaning: str, *, expected: str, member: Callable[[Any], bool], per_task: bool = False) -> Any:
@@ -107,9 +136,58 @@ def several(meaning: str, *, expected: str, member: Callable[[Any], bool], per_t
     return _field((), Rule(meaning, f"a list or tuple of {expected}", accepts, tuple, "", per_task))
 
 
-def reserved(meaning: str, *, per_task: bool = False) -> Any:
-    """Return a field for a setting whose shape is still open: only None."""
-    return _field(None, Rule(meaning, "None", lambda value: value is None, _as_is, "", per_task, built=False))
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What one option in a table may hold."""
+
+    expected: str
+    accepts: Callable[[Any], bool]
+
+
+def table(
+    meaning: str,
+    *,
+    of: str,
+    row: Callable[..., Any],
+    columns: Mapping[str, Column],
+    needed: tuple[str, ...] = (),
+) -> Any:
+    """Return a field for options of several things by name, ``{"payments": {"failures": 3}}``; none by default.
+
+    Each thing becomes a ``row``, which knows the defaults of what is not given; one of ``needed`` must be given.
+    """
+    shape = f"a dict that gives each {of} a dict of options ({', '.join(columns)}), or None"
+
+    def accepts(value: object) -> bool:
+        return value is None or isinstance(value, Mapping)
+
+    def inside(value: Mapping[Any, Any] | None) -> str:
+        rows = (value or {}).items()
+        problems = [_row_problem(of, name, options, columns=columns, needed=needed) for name, options in rows]
+        return "; ".join(filter(None, problems))
+
+    def convert(value: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
+        return value and {name: row(**options) for name, options in value.items()}
+
+    return _field(None, Rule(meaning, shape, accepts, convert, inside=inside))
+
+
+def _row_problem(
+    of: str, name: object, options: object, *, columns: Mapping[str, Column], needed: tuple[str, ...]
+) -> str:
+    """Say the first thing that is wrong with one thing's options, "" when nothing is."""
+    if not isinstance(name, str) or not name:
+        return f"expected the name of a {of}, found {shown(name)}; write it as a text"
+    if not isinstance(options, Mapping):
+        return f"{name!r}: expected a dict of options ({', '.join(columns)}), found {shown(options)}; write one"
+    for option, value in options.items():
+        if option not in columns:
+            return f"{name!r}: no option {option!r}, expected {', '.join(columns)}; rename or remove it"
+        if not columns[option].accepts(value):
+            return f"{name!r}: {option}: expected {columns[option].expected}, found {shown(value)}; correct it"
+    if needed and not any(option in options for option in needed):
+        return f"{name!r}: expected {' or '.join(needed)}, found neither; say what is limited, or remove the {of}"
+    return ""
 
 
 def is_number(value: object, *, at_least: float) -> bool:

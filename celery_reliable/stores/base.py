@@ -38,6 +38,10 @@ ResendAnswer = Literal["no", "publish", "lost", "ended"]
 LeadAnswer = Literal["no", "wait", "yes"]
 
 
+ALIVE = ("waiting", "running")
+"""What `Store.inspect` says of a job that has not ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One idempotency key and what is needed to find its record.
@@ -466,7 +470,7 @@ class Store(Protocol):
     def inspect(self, job: Job) -> Mapping[str, str]:
         """Return the record in words, for people: ``state life fence attempt delivery snoozes task_id ...``; {} = none.
 
-        ``holder`` is the token of the claim while it runs.
+        While it runs ``holder`` is the token of the claim, and ``at_ms`` the end of its lease on the server's clock.
         """
         ...
 

@@ -261,6 +261,7 @@ def in_words(record: Record) -> dict[str, str]:
         words["reason"] = record.reason
     if record.state == "running":
         words["holder"] = record.token
+        words["at_ms"] = str(int(record.lease_until * 1000))
     if record.letter_id:
         words["letter_id"] = record.letter_id
     return words

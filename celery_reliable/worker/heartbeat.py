@@ -25,10 +25,10 @@ from celery_reliable import internals, probe
 from celery_reliable.errors import StoreError
 from celery_reliable.heartbeats import SHELF, HeartbeatFile, LifeSign, Process
 from celery_reliable.runtime import runtime_of
+from celery_reliable.sight import Sight, sight_for
 from celery_reliable.stores.notes import Write
 from celery_reliable.worker import flags
 from celery_reliable.worker.evidence import Evidence, LoopWatch, StuckWatch, state_of
-from celery_reliable.worker.sight import Sight, sight_for
 
 if TYPE_CHECKING:
     from celery_reliable.runtime import Runtime

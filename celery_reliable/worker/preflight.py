@@ -12,6 +12,7 @@ from kombu import Connection
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.waiting import quiet_waits
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -48,13 +49,15 @@ class Preflight(bootsteps.Step):
             raise StartRefused(*exc.args) from exc
         complete_transport_options(parent.app)
         correct_prefetch(parent)
+        quiet_waits()
 
 
 def check_settings(app: Celery) -> None:
     """Raise ConfigurationError for wrong settings, and for wrong options of a registered task."""
-    blobs = runtime_of(app).blobs
-    if blobs is not None:
-        blobs.check()
+    runtime = runtime_of(app)
+    if runtime.blobs is not None:
+        runtime.blobs.check()
+    _ = runtime.admission
     for task in app.tasks.values():
         if hasattr(type(task), "reliable_settings"):
             _ = task.reliable_settings

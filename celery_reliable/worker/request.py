@@ -14,7 +14,7 @@ from celery.worker.state import task_ready
 
 from celery_reliable import keys
 from celery_reliable.errors import ConfigurationError, Draining, StoreError
-from celery_reliable.keys import HEADER, TOKEN, Identity
+from celery_reliable.keys import HEADER, MOMENT, TOKEN, Identity
 from celery_reliable.overlap import KEY_HEADER, policy_in
 from celery_reliable.processes import resident_memory
 from celery_reliable.publishing import LIVE_RECORD_TTL
@@ -152,6 +152,8 @@ class ReliableRequest(Request):
 
     def _wait(self, hold: Hold) -> None:
         task_ready(self)
+        if hold.moment:
+            self._request_dict[MOMENT] = hold.moment
         self.runtime.holding.hold(self, hold)
 
     def _return(self, give_back: GiveBack) -> None:

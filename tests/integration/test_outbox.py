@@ -24,6 +24,7 @@ from click.testing import CliRunner
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from celery_reliable import ReliableTask
 from celery_reliable.cli.relay import relay as relay_command
 from celery_reliable.contrib.sqlalchemy import outbox
 from celery_reliable.dead_letters import DeadLetter
@@ -181,6 +182,22 @@ def test_a_rollback_drops_a_submission(place: tuple[Celery, Engine], label: str)
 
     assert waiting(app) == [f"{label}:kept", f"{label}:nested"]
     assert promised(engine, app) == []
+
+
+def test_a_call_that_is_queued_behind_another_is_refused_in_a_transaction(
+    place: tuple[Celery, Engine], label: str
+) -> None:
+    """Which round it joins can only be decided by who sees the others."""
+    app, engine = place
+    app.task(name="queued", base=ReliableTask, shared=False, idempotency_key="{x}", on_conflict="queue_one")(_queued)
+    refused = pytest.raises(ConfigurationError, match="expected a call outside of a transaction")
+    with Session(engine) as session, session.begin(), outbox(session), refused:
+        app.tasks["queued"].delay(label)
+    assert waiting(app) == []
+
+
+def _queued(x: str) -> None:
+    """Do nothing."""
 
 
 def test_outside_of_the_block_nothing_changes(place: tuple[Celery, Engine], label: str) -> None:

@@ -46,6 +46,21 @@ def test_sending_options_are_those_of_the_class_and_the_call(task: Any) -> None:
     assert (options["time_limit"], options["priority"]) == (9, 3)
 
 
+def test_the_target_queue_is_that_of_the_call_then_of_the_task_then_of_the_routes(task: Any) -> None:
+    """``Router.route``, which takes the queue out of what it is given."""
+    task.app.conf.task_routes = {"unit.routed": {"queue": "routed"}}
+    options = {"queue": "slow"}
+    assert internals.target_queue(task, options, (1,), {}) == "slow"
+    assert options == {"queue": "slow"}
+    assert internals.target_queue(task, {}, (1,), {}) == "fast"
+
+    def body() -> None: ...
+
+    for name, queue in (("unit.routed", "routed"), ("unit.plain", "celery")):
+        other: Any = task.app.task(base=ReliableTask, name=name, shared=False)(body)
+        assert internals.target_queue(other, {}, (), {}) == queue
+
+
 def test_prepared_retry_publishes_nothing(task: Any) -> None:
     """``Task.retry`` of an eager request returns its signature."""
     prepared = internals.prepared_retry(task, args=(2,), countdown=7, max_retries=99, exc=ValueError("x"))

@@ -247,3 +247,8 @@ class TestHeader:
     def test_foreign_or_inherited_header_is_no_identity(self, header: object) -> None:
         """A task that passes its headers on to a child does not pass on its identity."""
         assert keys.identity_of(header, task_id="id-1") is None
+
+
+def test_what_belongs_to_one_delivery_is_not_sent_on() -> None:
+    """A retry would begin at once at the moment that its predecessor has reserved."""
+    assert keys.lasting({keys.TOKEN: "a", keys.MOMENT: 7, "mine": 1}) == {"mine": 1}

@@ -106,7 +106,7 @@ def test_a_lease_leaves_time_for_three_renewals(ttl: float) -> None:
         ("retry_for", -1, "a number of seconds, at least 0, or None"),
         ("ledger", 1, "True or False"),
         ("ledger", "yes", "True or False"),
-        ("on_conflict", "skip", "'return_existing' or 'raise' or 'replace'"),
+        ("on_conflict", "skip", "'return_existing' or 'raise' or 'replace' or 'queue_one'"),
         ("on_unknown_error", ["fail"], "'fail' or 'retry'"),
         ("on_store_down", None, "'wait' or 'reject'"),
         ("key_prefix", "{cr}", "1 to 32 letters, digits or any of _ . : -"),
@@ -118,6 +118,8 @@ def test_a_lease_leaves_time_for_three_renewals(ttl: float) -> None:
         ("fail_on", [int], "a list or tuple of exception classes or dotted paths"),
         ("fail_on", ["not a path"], "a list or tuple of exception classes or dotted paths"),
         ("event_hooks", [7], "a list or tuple of functions or dotted paths"),
+        ("breaker", "two words", "a name of 1 to 100 characters without blanks, or None"),
+        ("breakers", ["payments"], "a dict that gives each breaker a dict of options (failures, ratio"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_was_expected(name: str, wrong: object, expected: str) -> None:
@@ -128,11 +130,42 @@ def test_a_wrong_value_is_refused_with_what_was_expected(name: str, wrong: objec
     assert f"found {wrong!r}"[:60] in text
 
 
-@pytest.mark.parametrize(("name", "value"), [("retry_budget", 0.1), ("concurrency_limit", 5), ("breaker", "payments")])
-def test_a_setting_that_does_nothing_yet_is_refused(name: str, value: object) -> None:
-    """A promise that is not kept must not be accepted in silence."""
-    assert f"reliable_{name}: expected " in (text := refusal({f"reliable_{name}": value}))
-    assert "this version cannot do it yet" in text
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"failures": 0}, "'bank': failures: expected a whole number from 1 to 1000, found 0 (int)"),
+        ({"ratio": 1.5}, "'bank': ratio: expected a number above 0 and at most 1, found 1.5 (float)"),
+        ({"open_for": -1}, "'bank': open_for: expected a number of seconds from 1 to 86400, found -1 (int)"),
+        ({"probe": 1}, "'bank': no option 'probe', expected failures, ratio, window, open_for, probes"),
+        (7, "'bank': expected a dict of options (failures, ratio, window, open_for, probes), found 7 (int)"),
+    ],
+)
+def test_wrong_options_of_a_breaker_are_refused(options: object, problem: str) -> None:
+    """Each by its name."""
+    assert f"reliable_breakers: {problem}" in refusal({"reliable_breakers": {"shop": {}, "bank": options}})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"depth": 0}, "'reports': depth: expected a whole number from 1 to 1000000000, found 0 (int)"),
+        ({"depth": -5}, "'reports': depth: expected a whole number from 1 to 1000000000, found -5 (int)"),
+        ({"depth": 10**12}, "'reports': depth: expected a whole number from 1 to 1000000000"),
+        ({"age": 0.1}, "'reports': age: expected a number of seconds from 1 to 2592000, found 0.1 (float)"),
+        (
+            {"depth": 1, "mode": "drop"},
+            "'reports': mode: expected 'raise' or 'block' or 'shed' or 'slow', found 'drop'",
+        ),
+        (
+            {"mode": "raise"},
+            "'reports': expected depth or age, found neither; say what is limited, or remove the queue",
+        ),
+        ({}, "'reports': expected depth or age, found neither"),
+    ],
+)
+def test_wrong_limits_of_a_queue_are_refused(options: object, problem: str) -> None:
+    """Each by its name."""
+    assert f"reliable_queue_limits: {problem}" in refusal({"reliable_queue_limits": {"reports": options}})
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,31 @@ a round trip that ends within some seconds, whatever the network does; one that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 _TIMEOUT = 3.0
+_NEAR = 5  # messages at the near end of a list that are looked at: a retry among them says nothing about the queue
+_HEADER = "reliable"  # as in `keys`, which is above this module
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many messages wait in a queue, and the submit stamp of the oldest (microseconds; 0: it cannot be told)."""
+
+    depth: int
+    oldest: int = 0
 
 
 class Sight(Protocol):
     """A view of the broker."""
+
+    def load(self, queue: str) -> Load | None:
+        """Return what waits in one queue, or None when the broker does not answer."""
+        ...
 
     def look(self, queues: Sequence[str]) -> int | None:
         """Return how many messages wait in the queues, or None when the broker does not answer."""
@@ -31,6 +47,14 @@ def sight_for(consumer: Any) -> Sight | None:
     if driver == "redis":
         return RedisSight(consumer.task_consumer.channel)
     return AmqpSight(consumer.connection) if driver == "amqp" else None
+
+
+def sight_on(connection: Any) -> Sight | None:
+    """Return a view of the broker for who has no consumer. Raises what connecting raises."""
+    driver = connection.transport.driver_type
+    if driver == "redis":
+        return RedisSight(connection.default_channel)
+    return AmqpSight(connection) if driver == "amqp" else None
 
 
 class RedisSight:
@@ -57,6 +81,21 @@ class RedisSight:
         except (OSError, RedisError):
             return None
 
+    def load(self, queue: str) -> Load | None:
+        """See `Sight.load`. All its priorities, in one round trip; the oldest lie at the end from which is received."""
+        from redis.exceptions import RedisError  # noqa: PLC0415  # the driver is imported where it is used
+
+        try:
+            with self._client.pipeline(transaction=False) as both:
+                for step in self._steps:
+                    name = self._prefix + self._list_of(queue, step)
+                    both.llen(name).lrange(name, -_NEAR, -1)
+                answers = both.execute()
+        except (OSError, RedisError):
+            return None
+        stamps = [stamp for raws in answers[1::2] for raw in raws if (stamp := _stamp(raw))]
+        return Load(sum(map(int, answers[::2])), min(stamps, default=0))
+
     def close(self) -> None:
         """See `Sight.close`."""
         self._client.connection_pool.disconnect()
@@ -78,6 +117,11 @@ class AmqpSight:
         except away:
             self.close()
             return None
+
+    def load(self, queue: str) -> Load | None:
+        """See `Sight.load`. RabbitMQ shows the length alone."""
+        depth = self.look([queue])
+        return None if depth is None else Load(depth)
 
     def _length(self, queue: str) -> int:
         try:
@@ -103,6 +147,15 @@ class AmqpSight:
         self._channel = None
         with suppress(Exception):  # of a connection that is given up, whatever it says
             self._connection.collect(socket_timeout=_TIMEOUT)
+
+
+def _stamp(raw: bytes) -> int:
+    """Return the submit stamp in a message; 0 for one that has none, or is none, or waits until later on purpose."""
+    try:
+        headers = json.loads(raw)["headers"]
+        return 0 if headers.get("eta") else int(headers[_HEADER]["s"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _client(pool: Any) -> Any:

@@ -1,0 +1,119 @@
+"""Let an operator see the breakers of the fleet, and open or close one by hand.
+
+Exit codes: 0 done, 1 the store could not be asked, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from celery_reliable.cli import screens
+from celery_reliable.cli.dlq import friendly_errors
+from celery_reliable.cli.options import duration
+from celery_reliable.flow.breaking import CALM, SECOND, Breaker
+from celery_reliable.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from rich.console import Console
+
+_WORDS = {"closed": "closed", "open": "open", "half_open": "half open", "held_open": "held open"}
+_STYLES = {"closed": "", "open": "red", "half_open": "yellow", "held_open": "red"}
+
+
+@click.group()
+def breaker() -> None:
+    """See which dependencies may be called, and open or close a breaker by hand."""
+
+
+@breaker.command("list")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
+@click.pass_context
+def list_(ctx: click.Context, /, *, as_json: bool) -> None:
+    """List all breakers: those that tasks name, and those about which anything is known."""
+    with friendly_errors():
+        app = ctx.obj.app
+        store = runtime_of(app).store
+        tasks = _tasks_by_breaker(app)
+        found = {**dict.fromkeys(tasks, CALM), **runtime_of(app).breakers.known()}
+        now = store.now()
+    records = [_record(name, found[name], tasks.get(name, ()), now=now) for name in sorted(found)]
+    if as_json:
+        for record in records:
+            screens.write_json(record)
+        return
+    _show(screens.console_for(ctx), records)
+
+
+@breaker.command("open")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--for",
+    "seconds",
+    type=duration,
+    metavar="TIME",
+    help="90s, 15m, 2h; then it is probed. Default: until it is closed.",
+)
+@click.pass_context
+def open_(ctx: click.Context, /, *, name: str, seconds: float | None) -> None:
+    """Let nobody call a dependency: its tasks wait."""
+    with friendly_errors():
+        runtime_of(ctx.obj.app).breakers.open(name, seconds=seconds)
+    until = "until it is closed" if seconds is None else f"for {seconds:g} s"
+    click.echo(f"{screens.printable(name)} is open {until}: its tasks wait.")
+
+
+@breaker.command("close")
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def close(ctx: click.Context, /, *, name: str) -> None:
+    """Let everybody call a dependency again, and forget its failures."""
+    with friendly_errors():
+        breakers = runtime_of(ctx.obj.app).breakers
+        breakers.close(name)
+    within = 1.5 * breakers.policy(name).open_for
+    click.echo(f"{screens.printable(name)} is closed: its tasks run, those that wait look again within {within:g} s.")
+
+
+def _tasks_by_breaker(app: Celery) -> dict[str, list[str]]:
+    app.loader.import_default_modules()
+    found: dict[str, list[str]] = {}
+    for task in app.tasks.values():
+        settings = getattr(task, "reliable_settings", None)
+        if settings is not None and settings.breaker is not None:
+            found.setdefault(settings.breaker, []).append(task.name)
+    return found
+
+
+def _record(name: str, found: Breaker, tasks: list[str] | tuple[()], *, now: int) -> dict[str, Any]:
+    return {
+        "breaker": name,
+        "state": found.phase(now),
+        "failures": found.failures,
+        "probed_in": max(found.until - now, 0) / SECOND if found.until else None,
+        "probes_out": len(found.probes),
+        "tasks": sorted(tasks),
+    }
+
+
+def _show(console: Console, records: list[dict[str, Any]]) -> None:
+    if not records:
+        console.print("No breakers: no task has the option breaker, and none was told of a failure.")
+        return
+    console.print(screens.table(console, ["BREAKER", "STATE", "DETAIL", "TASKS"], [_row(one) for one in records]))
+
+
+def _row(record: Mapping[str, Any]) -> list[str | Text]:
+    state = record["state"]
+    told = {
+        "closed": f"{screens.count_of(record['failures'], 'failure')} in a row" if record["failures"] else "",
+        "open": f"probed in {screens.age(record['probed_in'] or 0)}",
+        "half_open": screens.count_of(record["probes_out"], "probe") + " out",
+        "held_open": "opened by hand",
+    }[state]
+    tasks = ", ".join(map(screens.printable, record["tasks"]))
+    return [screens.printable(record["breaker"]), Text(_WORDS[state], style=_STYLES[state]), told, tasks]

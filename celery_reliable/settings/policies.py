@@ -1,0 +1,76 @@
+"""Name what a project may say of each dependency and each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from celery_reliable.settings.rules import Column, is_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPolicy:
+    """When a breaker opens, and how it closes again. Durations in seconds.
+
+    It opens after ``failures`` in a row, or when ``ratio`` of at least twice as many calls within ``window`` failed. It
+    stays open for ``open_for``; then ``probes`` at a time pass, and it closes when as many have succeeded.
+    """
+
+    failures: int = 5
+    ratio: float = 0.5
+    window: float = 60.0
+    open_for: float = 30.0
+    probes: int = 3
+
+    @property
+    def least_calls(self) -> int:
+        """How many calls within the window say anything about a ratio."""
+        return 2 * self.failures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimit:
+    """How much may wait in a queue before submissions are held up. Durations in seconds.
+
+    ``depth``: so many messages; ``age``: the oldest was submitted so long ago; None: no limit. ``wait`` is for how long a
+    submission is held up at most, where ``mode`` does that.
+    """
+
+    depth: int | None = None
+    age: float | None = None
+    mode: str = "raise"
+    wait: float = 10.0
+
+
+QUEUE_MODES: Final = ("raise", "block", "shed", "slow")
+
+
+def _whole(least: int, most: int) -> Column:
+    def accepts(value: Any) -> bool:
+        return isinstance(value, int) and is_number(value, at_least=least) and value <= most
+
+    return Column(f"a whole number from {least} to {most}", accepts)
+
+
+def _seconds(least: float, most: float) -> Column:
+    expected = f"a number of seconds from {least:.12g} to {most:.12g}"
+    return Column(expected, lambda value: is_number(value, at_least=least) and value <= most)
+
+
+_DAY: Final = 86_400
+
+BREAKER_COLUMNS: Final[Mapping[str, Column]] = {
+    "failures": _whole(1, 1000),
+    "ratio": Column("a number above 0 and at most 1", lambda value: is_number(value, at_least=0) and 0 < value <= 1),
+    "window": _seconds(1, _DAY),
+    "open_for": _seconds(1, _DAY),
+    "probes": _whole(1, 100),
+}
+
+QUEUE_COLUMNS: Final[Mapping[str, Column]] = {
+    "depth": _whole(1, 1_000_000_000),
+    "age": _seconds(1, 30 * _DAY),
+    "mode": Column(" or ".join(map(repr, QUEUE_MODES)), lambda value: value in QUEUE_MODES),
+    "wait": _seconds(0, 3600),
+}
