@@ -118,7 +118,6 @@ class ReliableTask(Task):
         for option in ("overlap_key", "concurrency_key"):
             given = getattr(cls, option)
             keys.check_rule(given, task=str(cls.name), signature=_signature_of(cls), option=option, plain=True)
-        _check_versions(cls)
 
     # Celery shows a task to other threads before it is bound (5.7): what submitting needs is read from the class.
 
