@@ -42,6 +42,8 @@ class Runtime:
     store: Store
     events: Events
     random: random.Random = field(default_factory=random.SystemRandom)
+    warned: set[tuple[str, str]] = field(default_factory=set)
+    """Task and argument of which this process has warned already."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +15,7 @@ from celery import Task
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
-from celery_reliable import blobs, internals, keys, overlap
+from celery_reliable import blobs, internals, keys, overlap, signature_versions
 from celery_reliable.errors import (
     DuplicateTask,
     PayloadMismatch,
@@ -38,7 +40,8 @@ DAY = 86_400.0
 LIVE_RECORD_TTL = 7 * DAY
 """Life of a record that is not done, from its last change; renewals and releases begin it anew."""
 
-_CANVAS = ("link", "link_error", "chain", "chord", "group_id")
+_SIGNATURES = ("link", "link_error", "chain", "chord")
+_CANVAS = (*_SIGNATURES, "group_id")
 _PLAIN = (str, int, float, bool, type(None))
 _NOT_KEPT = ("producer", "connection", "publisher", "result_cls", "task_type", "add_to_parent", "retry", "retry_policy")
 
@@ -59,6 +62,30 @@ class Call:
         """Whether something is chained to this call."""
         return any(self.options.get(name) for name in _CANVAS)
 
+    @property
+    def version(self) -> int:
+        """The payload version of the arguments: this code's, unless the signature that is sent names another.
+
+        Headers with an identity are those of the message that ``self.replace`` hands on; they say nothing of this call.
+        """
+        headers = self.options.get("headers") or {}
+        return (VERSION_HEADER in headers and HEADER not in headers and headers[VERSION_HEADER]) or (
+            self.task.payload_version
+        )
+
+
+_carried: ContextVar[bool] = ContextVar("celery_reliable_carried", default=False)
+
+
+@contextmanager
+def carried() -> Iterator[None]:
+    """Send what came in a message: whether its arguments fit is for its worker to find, not for this one to refuse."""
+    token = _carried.set(True)
+    try:
+        yield
+    finally:
+        _carried.reset(token)
+
 
 def submit(call: Call) -> AsyncResult[Any]:
     """Submit a call and return its result handle.
@@ -68,6 +95,9 @@ def submit(call: Call) -> AsyncResult[Any]:
     task will not run (or the message says that it may).
     """
     runtime = runtime_of(call.task.app)
+    if call.has_canvas:
+        canvas = [call.options.get(name) for name in _SIGNATURES]
+        signature_versions.write_versions(canvas, version_of=call.task.version_of)
     identity = identify(call, runtime=runtime)
     reason = _foreseen_skip(call, identity, runtime=runtime)
     if reason:
@@ -137,7 +167,7 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
     if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later:
         return ""
     try:
-        name = call.task.overlap_name(call.args, call.kwargs)
+        name = call.task.overlap_name(call.args, call.kwargs, version=call.version)
         me = overlap.Claimant(name, identity.job, identity.task_id, call.task.reliable_settings.lease_ttl)
         return runtime.rights.foresee(me, policy=cast("overlap.Policy", policy))
     except (StoreError, TypeError):
@@ -174,18 +204,16 @@ def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> Non
 def identify(call: Call, *, runtime: Runtime) -> Identity:
     """Say which job a call is (see `keys`)."""
     task, parent = call.task, keys.current_parent()
-    arguments = _arguments(call, needed=bool(call.declared or task.has_key_rule or parent))
-    task_id = call.task_id or (parent and _child_id(call, parent, arguments)) or str(uuid.uuid4())
+    bound = _bound(call, needed=bool(call.declared or task.has_key_rule or parent))
+    task_id = call.task_id or (parent and _child_id(call, parent, bound)) or str(uuid.uuid4())
     keys.checked_id(task_id, task=task.name)
     nesting = int(call.options.get("replaced_task_nesting") or 0)
     stamp = runtime.store.now() if runtime.ledger else _wall_clock()
     if isinstance(call.declared, keys.SlotKey):
         return Identity(Job(str(call.declared), "slot", stamp), task_id, "", 1)
-    declared = call.declared or (
-        arguments is not None and not nesting and task.declared_key(call.args, call.kwargs, arguments)
-    )
+    declared = call.declared or (bound is not None and not nesting and _key_by_rule(call, bound))
     if declared:
-        print_ = keys.fingerprint(task.name, arguments or {}, only=task.fingerprint_args)
+        print_ = task.fingerprint_of(bound) if bound is not None else ""
         key = keys.checked_key(declared, task=task.name)
         return Identity(Job(key, "declared", stamp), task_id, print_, 0, nesting)
     kind: Kind = "own"
@@ -196,19 +224,31 @@ def identify(call: Call, *, runtime: Runtime) -> Identity:
     return Identity(Job(keys.own_key(task_id, nesting), kind, stamp), task_id, "", 1, nesting)
 
 
-def _arguments(call: Call, *, needed: bool) -> dict[str, Any] | None:
+def _bound(call: Call, *, needed: bool) -> keys.Bound | None:
     """Bind the arguments if they are needed; refuse those that do not fit, as Celery does, before anything is stored."""
-    if needed:
-        args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
-        return keys.bind(call.task.signature_of_run, args, kwargs)
-    if call.task.typing:
-        call.task.signature_of_run.bind(*call.args, **call.kwargs)
+    try:
+        if needed:
+            return call.task.bound(call.args, call.kwargs, version=call.version)
+        if call.task.checks_arguments and not _carried.get():
+            call.task.check_arguments(call.args, call.kwargs, version=call.version)
+    except (TypeError, ReliableError):
+        if not _carried.get():
+            raise
     return None
 
 
-def _child_id(call: Call, parent: keys.Parent, arguments: dict[str, Any] | None) -> str | None:
+def _key_by_rule(call: Call, bound: keys.Bound) -> str | None:
     try:
-        return parent.child_id(call.task.name, keys.canonical(arguments))
+        return call.task.declared_key(bound)
+    except Exception:  # what a project's rule raises for arguments that it does not expect
+        if not _carried.get():
+            raise
+    return None
+
+
+def _child_id(call: Call, parent: keys.Parent, bound: keys.Bound | None) -> str | None:
+    try:
+        return parent.child_id(call.task.name_in_keys, keys.canonical(bound and bound.said))
     except TypeError:
         return None  # arguments without a canonical form: the call is a job of its own
 
@@ -248,7 +288,8 @@ def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool
 def _headers(call: Call, identity: Identity) -> dict[str, Any]:
     """Return what travels with a call: whose job it is, and its payload's version unless that is the first."""
     headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
-    return headers if call.task.payload_version == 1 else {VERSION_HEADER: call.task.payload_version, **headers}
+    headers.pop(VERSION_HEADER, None)
+    return headers if call.version == 1 else {VERSION_HEADER: call.version, **headers}
 
 
 def _withdraw(call: Call, identity: Identity, *, cause: Exception, runtime: Runtime) -> None:

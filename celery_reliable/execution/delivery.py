@@ -11,6 +11,7 @@ from celery.exceptions import Ignore, Reject
 from celery_reliable import internals, keys
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
+from celery_reliable.payloads import VERSION_HEADER
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
 from celery_reliable.submission import LIVE_RECORD_TTL
@@ -36,9 +37,11 @@ class Delivery:
     def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the bound task, whose request is the delivery, and the arguments of the message."""
         self.task, self.args, self.kwargs = task, args, kwargs
-        self.given = args, kwargs
-        """The arguments in the message, whatever replaces them later."""
         self.request = task.request
+        self.version = int(getattr(self.request, VERSION_HEADER, None) or 1)
+        """The payload version of the arguments."""
+        self.given = args, kwargs, self.version
+        """The arguments in the message and their version, whatever replaces them later."""
         self.runtime: Runtime = runtime_of(task.app)
         self.settings = task.reliable_settings
         self.identity = self._identity()
@@ -50,7 +53,9 @@ class Delivery:
         request = self.request
         nesting = int(request.replaced_task_nesting or 0)
         found = keys.identity_of(getattr(request, HEADER, None), task_id=request.id, nesting=nesting)
-        return found or self.task.identity_without_header(request.id, nesting, self.args, self.kwargs)
+        return found or self.task.identity_without_header(
+            request.id, nesting, self.args, self.kwargs, version=self.version
+        )
 
     @property
     def job(self) -> Job:

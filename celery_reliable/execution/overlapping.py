@@ -42,7 +42,8 @@ def claimant(delivery: Delivery) -> Claimant | None:
     if settings.overlap == "allow":
         return None
     # of the arguments in the message, as the worker's parent sees them; a replaced submission has others
-    name = delivery.task.overlap_name(*delivery.given)
+    args, kwargs, version = delivery.given
+    name = delivery.task.overlap_name(args, kwargs, version=version)
     return Claimant(name, delivery.job, delivery.identity.task_id, settings.lease_ttl)
 
 

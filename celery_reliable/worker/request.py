@@ -15,6 +15,7 @@ from celery.worker.state import task_ready
 from celery_reliable import keys
 from celery_reliable.errors import Draining, StoreError
 from celery_reliable.keys import HEADER, TOKEN, Identity
+from celery_reliable.payloads import VERSION_HEADER
 from celery_reliable.processes import resident_memory
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
@@ -71,7 +72,8 @@ class ReliableRequest(Request):
         if found is not None:
             return found
         args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
-        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs)
+        version = self._request_dict.get(VERSION_HEADER) or 1
+        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs, version=version)
         return computed
 
     @property
