@@ -75,6 +75,7 @@ reliable_queue_limits = None
 
 reliable_claim_check_threshold = 131_072
 reliable_blob_url = None
+reliable_blob_cipher = None
 
 # --- workers
 

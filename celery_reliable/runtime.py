@@ -74,7 +74,7 @@ class Runtime:
     def blobs(self) -> Blobs | None:
         """Where large values are kept, if there is a folder for them."""
         url = self.settings.blob_url
-        return None if url is None else Blobs(url, now=self.store.now)
+        return None if url is None else Blobs(url, now=self.store.now, cipher=_imported(self.settings.blob_cipher))
 
     @cached_property
     def rights(self) -> Rights:
@@ -166,9 +166,12 @@ def consumed_driver(app: Celery) -> str:
 
 
 def _hook(hook: Any) -> Hook:
-    """Import a hook given as ``module:name`` or ``module.name``. Errors say which hook."""
-    if callable(hook):
-        return cast("Hook", hook)
-    module, _, name = hook.replace(":", ".").rpartition(".")
-    found: Hook = getattr(import_module(module), name)
-    return found
+    return cast("Hook", _imported(hook))
+
+
+def _imported(given: Any) -> Any:
+    """Return an object that may be given as ``module:name`` or ``module.name``. Errors say which."""
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.replace(":", ".").rpartition(".")
+    return getattr(import_module(module), name)

@@ -12,10 +12,11 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Task
+from celery.utils.time import maybe_iso8601
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
-from celery_reliable import blobs, internals, keys, overlap, signature_versions
+from celery_reliable import blobs, claim_check, internals, keys, overlap, signature_versions
 from celery_reliable.errors import (
     DuplicateTask,
     PayloadMismatch,
@@ -24,9 +25,10 @@ from celery_reliable.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    Transient,
 )
 from celery_reliable.keys import HEADER, Identity
-from celery_reliable.payloads import VERSION_HEADER, Envelope
+from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER, Envelope
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
 
@@ -42,6 +44,7 @@ LIVE_RECORD_TTL = 7 * DAY
 
 _SIGNATURES = ("link", "link_error", "chain", "chord")
 _CANVAS = (*_SIGNATURES, "group_id")
+_OF_ONE_MESSAGE: dict[str, None] = {HEADER: None, VERSION_HEADER: None, ARGUMENTS_HEADER: None}
 _PLAIN = (str, int, float, bool, type(None))
 _NOT_KEPT = ("producer", "connection", "publisher", "result_cls", "task_type", "add_to_parent", "retry", "retry_policy")
 
@@ -64,14 +67,26 @@ class Call:
 
     @property
     def version(self) -> int:
-        """The payload version of the arguments: this code's, unless the signature that is sent names another.
+        """The payload version of the arguments: this code's, unless the signature that is sent names another."""
+        return (self.options.get("headers") or {}).get(VERSION_HEADER) or self.task.payload_version
 
-        Headers with an identity are those of the message that ``self.replace`` hands on; they say nothing of this call.
-        """
-        headers = self.options.get("headers") or {}
-        return (VERSION_HEADER in headers and HEADER not in headers and headers[VERSION_HEADER]) or (
-            self.task.payload_version
-        )
+    @property
+    def aside(self) -> claim_check.Aside | None:
+        """Where the arguments are that the signature does not carry itself."""
+        return claim_check.Aside.of(self.options.get("headers"))
+
+    def whole(self, runtime: Runtime) -> claim_check.Arguments:
+        """Return all arguments. Raises what `claim_check.whole` raises."""
+        aside = self.aside
+        if aside is None:
+            return self.args, self.kwargs
+        return claim_check.whole(aside, self.args, self.kwargs, app=self.task.app, runtime=runtime)
+
+    def with_headers(self, **changed: Any) -> Call:
+        """Return a copy with other headers; None takes one out."""
+        headers = {**(self.options.get("headers") or {}), **changed}
+        kept = {name: value for name, value in headers.items() if value is not None}
+        return replace(self, options={**self.options, "headers": kept})
 
 
 _carried: ContextVar[bool] = ContextVar("celery_reliable_carried", default=False)
@@ -95,6 +110,8 @@ def submit(call: Call) -> AsyncResult[Any]:
     task will not run (or the message says that it may).
     """
     runtime = runtime_of(call.task.app)
+    if HEADER in (call.options.get("headers") or {}):  # handed on from another message: what we said of that one
+        call = call.with_headers(**_OF_ONE_MESSAGE)
     if call.has_canvas:
         canvas = [call.options.get(name) for name in _SIGNATURES]
         signature_versions.write_versions(canvas, version_of=call.task.version_of)
@@ -102,6 +119,20 @@ def submit(call: Call) -> AsyncResult[Any]:
     reason = _foreseen_skip(call, identity, runtime=runtime)
     if reason:
         return _skip(call, identity, reason, runtime=runtime)
+    if runtime.blobs is None:
+        return _accepted(call, identity, runtime=runtime)
+    light = _lightened(call, identity, runtime=runtime)
+    try:
+        return _accepted(light, identity, runtime=runtime)
+    except StoreUnavailable:  # it may run all the same
+        raise
+    except Exception:
+        _forget(light, identity, runtime=runtime)
+        raise
+
+
+def _accepted(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Have the store accept a call, and publish it."""
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
     try:
@@ -149,9 +180,95 @@ def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) 
     if found.publish == "same":
         again = replace(identity, task_id=found.task_id, life=found.life)
         return _publish(call, again, runtime=runtime, withdraw=False)  # an earlier publish may have succeeded
+    if not found.replaced:
+        _forget(call, identity, runtime=runtime)
     if found.outcome is not None:
         _store_result_again(call.task, found.task_id, found.outcome)
     return call.task.AsyncResult(found.task_id)
+
+
+# --- what is too large for a message
+
+
+def _lightened(call: Call, identity: Identity, *, runtime: Runtime) -> Call:
+    """Return the call with its large arguments kept aside, and those of all that is chained to it. Raises `Transient`."""
+    if call.has_canvas:
+        names = [name for name in _SIGNATURES if call.options.get(name)]
+        lightened = {
+            name: claim_check.changed_signatures(
+                call.options[name], lambda one: _lightened_signature(one, call, runtime=runtime)
+            )
+            for name in names
+        }
+        call = replace(call, options={**call.options, **lightened})
+    if call.task.keeps_arguments_inline:
+        return call
+    arguments = internals.dumped_arguments(call.task, call.args, call.kwargs)
+    made = _kept(arguments, call.task, call, owner=identity.task_id, runtime=runtime)
+    if made is None:
+        return call
+    if call.aside is not None:  # what came from the step before is large, too
+        arguments = internals.dumped_arguments(call.task, *call.whole(runtime))
+        _drop(made, runtime=runtime)
+        made = _kept(arguments, call.task, call, owner=identity.task_id, runtime=runtime) or made
+    return replace(call, args=(), kwargs={}).with_headers(**{ARGUMENTS_HEADER: made.to_header()})
+
+
+def _lightened_signature(signature: dict[str, Any], call: Call, *, runtime: Runtime) -> dict[str, Any]:
+    """Return a signature that carries where its arguments are, if they are large and its task can read them."""
+    task: Any = call.task.app.tasks.get(signature["task"])  # Any: a task of any class
+    options = signature.get("options") or {}
+    headers = options.get("headers") or {}
+    if getattr(task, "keeps_arguments_inline", True) or ARGUMENTS_HEADER in headers:
+        return signature
+    arguments = internals.dumped_arguments(
+        task, tuple(signature.get("args") or ()), dict(signature.get("kwargs") or {})
+    )
+    made = _kept(arguments, task, call, owner=str(options.get("task_id") or ""), runtime=runtime)
+    if made is None:
+        return signature
+    options = {**options, "headers": {**headers, ARGUMENTS_HEADER: made.to_header()}}
+    return {**signature, "args": [], "kwargs": {}, "options": options}
+
+
+def _kept(
+    arguments: claim_check.Arguments, task: ReliableTask, call: Call, *, owner: str, runtime: Runtime
+) -> claim_check.Aside | None:
+    return claim_check.kept(
+        arguments,
+        limit=task.reliable_settings.claim_check_threshold,
+        serializer=str(call.options.get("serializer") or task.serializer or task.app.conf.task_serializer),
+        ttl=_seconds_until_due(call.options) + blob_ttl(runtime),
+        owner=owner,
+        runtime=runtime,
+    )
+
+
+def blob_ttl(runtime: Runtime) -> float:
+    """Return how long arguments are kept aside: as long as a message waits and runs, and then its dead letter."""
+    return runtime.settings.dead_letter_ttl + 2 * LIVE_RECORD_TTL
+
+
+def _seconds_until_due(options: Mapping[str, Any]) -> float:
+    if not (options.get("eta") or options.get("countdown")):
+        return 0.0
+    due: Any = maybe_iso8601(plain_options({name: options.get(name) for name in ("eta", "countdown")}).get("eta"))
+    if due is None:
+        return 0.0
+    aware = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
+    return max((aware - datetime.now(timezone.utc)).total_seconds(), 0.0)
+
+
+def _forget(call: Call, identity: Identity, *, runtime: Runtime) -> None:
+    """Remove what was kept aside for a call that is not published."""
+    aside = call.aside
+    if aside is not None and aside.owner == identity.task_id:
+        _drop(aside, runtime=runtime)
+
+
+def _drop(aside: claim_check.Aside, *, runtime: Runtime) -> None:
+    if runtime.blobs is not None:
+        runtime.blobs.remove(aside.ref)
 
 
 # --- skip
@@ -164,7 +281,7 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
     """
     policy = call.task.reliable_settings.overlap
     later = call.options.get("eta") or call.options.get("countdown")
-    if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later:
+    if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later or call.aside:
         return ""
     try:
         name = call.task.overlap_name(call.args, call.kwargs, version=call.version)
@@ -204,7 +321,7 @@ def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> Non
 def identify(call: Call, *, runtime: Runtime) -> Identity:
     """Say which job a call is (see `keys`)."""
     task, parent = call.task, keys.current_parent()
-    bound = _bound(call, needed=bool(call.declared or task.has_key_rule or parent))
+    bound = _bound(call, needed=bool(call.declared or task.has_key_rule or parent), runtime=runtime)
     task_id = call.task_id or (parent and _child_id(call, parent, bound)) or str(uuid.uuid4())
     keys.checked_id(task_id, task=task.name)
     nesting = int(call.options.get("replaced_task_nesting") or 0)
@@ -224,13 +341,15 @@ def identify(call: Call, *, runtime: Runtime) -> Identity:
     return Identity(Job(keys.own_key(task_id, nesting), kind, stamp), task_id, "", 1, nesting)
 
 
-def _bound(call: Call, *, needed: bool) -> keys.Bound | None:
+def _bound(call: Call, *, needed: bool, runtime: Runtime) -> keys.Bound | None:
     """Bind the arguments if they are needed; refuse those that do not fit, as Celery does, before anything is stored."""
     try:
         if needed:
-            return call.task.bound(call.args, call.kwargs, version=call.version)
-        if call.task.checks_arguments and not _carried.get():
+            return call.task.bound(*call.whole(runtime), version=call.version)
+        if call.task.checks_arguments and not _carried.get() and call.aside is None:
             call.task.check_arguments(call.args, call.kwargs, version=call.version)
+    except Transient:
+        raise
     except (TypeError, ReliableError):
         if not _carried.get():
             raise

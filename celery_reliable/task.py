@@ -18,7 +18,6 @@ from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.errors import ConfigurationError, Draining, ReliableError, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.inbox import Done, once_committed
-from celery_reliable.payloads import VERSION_HEADER
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
@@ -203,12 +202,12 @@ class ReliableTask(Task):
             return ""
         return keys.fingerprint(self.name_in_keys, bound.said, only=self.fingerprint_args)
 
-    def overlap_name(self, args: Any, kwargs: Any, *, version: int) -> str:
+    def overlap_name(self, args: Any, kwargs: Any, *, version: int | None = None) -> str:
         """Return the key under which a call must not overlap others. Raises `ReliableError` and TypeError."""
         rule = type(self).overlap_key
         if rule is None:
             return self.name_in_keys
-        bound = self.bound(args, kwargs, version=version)
+        bound = self.bound(args, kwargs, version=self.payload_version if version is None else version)
         return keys.declared_key(rule, bound, task=self.name, named=self.name_in_keys, option="overlap_key")
 
     def identity_without_header(
@@ -299,13 +298,8 @@ class ReliableTask(Task):
             limit = self._retry_limit(max_retries)
             return super().retry(args, kwargs, exc, throw, eta, countdown, limit, **options)
         execution = Execution.current(self)
-        if execution is not None and self.payload_version > 1 and (args is not None or kwargs is not None):
-            # What the body gives is of this code's version; the rest has to be, too.
-            args, kwargs = execution.completed(args, kwargs)
-            options["headers"] = {
-                **(options.get("headers") or request.headers or {}),
-                VERSION_HEADER: self.payload_version,
-            }
+        if execution is not None and (args is not None or kwargs is not None):
+            args, kwargs, options["headers"] = execution.completed(args, kwargs, headers=options.get("headers"))
         given = {"args": args, "kwargs": kwargs, "exc": exc, "eta": eta, "countdown": countdown}
         prepared = internals.prepared_retry(self, **given, max_retries=_UNBOUNDED, **options)
         explicit = None if eta is None and countdown is None else _seconds_until(prepared.when)
@@ -409,6 +403,11 @@ class ReliableTask(Task):
     def once_key(self, name: str) -> str:
         """Return an idempotency key for one step of this job."""
         return self.checkpoint.once_key(name)
+
+    @property
+    def keeps_arguments_inline(self) -> bool:
+        """Whether arguments stay in the message, however large: its worker reads an ``overlap_key`` from them at once."""
+        return type(self).overlap_key is not None and self.reliable_settings.overlap != "allow"
 
     @property
     def reliable_settings(self) -> Settings:

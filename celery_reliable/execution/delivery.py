@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject
 from celery_reliable import internals, keys
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
-from celery_reliable.payloads import VERSION_HEADER
+from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
 from celery_reliable.submission import LIVE_RECORD_TTL
@@ -40,6 +40,10 @@ class Delivery:
         self.request = task.request
         self.version = int(getattr(self.request, VERSION_HEADER, None) or 1)
         """The payload version of the arguments."""
+        self.aside_header: Any = None
+        """Where the arguments are that the message does not carry."""
+        self.whole = args, kwargs
+        """All arguments, once those that are kept aside were read."""
         self.given = args, kwargs, self.version
         """The arguments in the message and their version, whatever replaces them later."""
         self.runtime: Runtime = runtime_of(task.app)
@@ -53,6 +57,8 @@ class Delivery:
         request = self.request
         nesting = int(request.replaced_task_nesting or 0)
         found = keys.identity_of(getattr(request, HEADER, None), task_id=request.id, nesting=nesting)
+        if found is not None:  # beside another message's identity, what it says of arguments is that message's, too
+            self.aside_header = getattr(request, ARGUMENTS_HEADER, None)
         return found or self.task.identity_without_header(
             request.id, nesting, self.args, self.kwargs, version=self.version
         )

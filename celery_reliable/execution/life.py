@@ -158,9 +158,10 @@ class Execution:
             done.result = delivery.task.run(*args, **kwargs)
         return done.result
 
-    def completed(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return arguments for the next run, of which the body gave only some: the others as the body got them."""
-        return self._call[0] if args is None else args, self._call[1] if kwargs is None else kwargs
+    def completed(self, args: Any, kwargs: Any, *, headers: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Return arguments and headers for a next run of which the body gave only some: the rest is as the body got it."""
+        call = self._call[0] if args is None else tuple(args), self._call[1] if kwargs is None else dict(kwargs)
+        return fitting.sent_on(self.delivery, call, headers=headers)
 
     def inbox_claim(self) -> Claim:
         """Say under which claim an effect is committed."""
@@ -178,6 +179,7 @@ class Execution:
         if run.envelope is not None:
             fitting.take_replaced(delivery, run.envelope)
         delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
+        fitting.fetch(delivery)
 
     def _judge(self, exc: BaseException) -> NoReturn:
         try:
@@ -305,6 +307,7 @@ class Execution:
         delivery.check(answer, verb="complete")
         if settings.overlap != "allow":
             overlapping.leave(delivery)
+        fitting.forget(delivery)
         if self._saved and runtime.blobs is not None:
             for blob in kept_aside(self._saved.values()):
                 runtime.blobs.remove(blob)

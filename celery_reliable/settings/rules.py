@@ -107,6 +107,15 @@ def several(meaning: str, *, expected: str, member: Callable[[Any], bool], per_t
     return _field((), Rule(meaning, f"a list or tuple of {expected}", accepts, tuple, "", per_task))
 
 
+def plug(meaning: str, *, expected: str, accepts: Callable[[Any], bool]) -> Any:
+    """Return a field for an object or its dotted path, None by default. It stays out of the repr."""
+
+    def accepted(value: object) -> bool:
+        return value is None or _is_path(value) or accepts(value)
+
+    return _field(None, Rule(meaning, f"{expected}, its dotted path, or None", accepted, _as_is), secret=True)
+
+
 def reserved(meaning: str, *, per_task: bool = False) -> Any:
     """Return a field for a setting whose shape is still open: only None."""
     return _field(None, Rule(meaning, "None", lambda value: value is None, _as_is, "", per_task, built=False))

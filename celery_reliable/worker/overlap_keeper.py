@@ -8,7 +8,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from celery_reliable.errors import ConfigurationError, StoreError
+from celery_reliable.errors import ReliableError, StoreError
 from celery_reliable.overlap import POLL, Claimant, Right, job_name
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.background import Background
@@ -117,8 +117,9 @@ def _name(request: ReliableRequest) -> str | None:
     """Return the overlap key, computed once: the child computes the same from the same message."""
     if not hasattr(request, "overlap_name"):
         try:
-            request.overlap_name = request.task.overlap_name(request._args or (), request._kwargs or {})  # noqa: SLF001  # decoded by the strategy (5.7)
-        except (TypeError, ConfigurationError):
+            call = request._args or (), request._kwargs or {}  # noqa: SLF001  # decoded by the strategy (5.7)
+            request.overlap_name = request.task.overlap_name(*call, version=request.version)
+        except (TypeError, ReliableError):
             request.overlap_name = None  # the run fails for it, too
     name: str | None = request.overlap_name
     return name

@@ -72,9 +72,13 @@ class ReliableRequest(Request):
         if found is not None:
             return found
         args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
-        version = self._request_dict.get(VERSION_HEADER) or 1
-        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs, version=version)
+        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs, version=self.version)
         return computed
+
+    @property
+    def version(self) -> int:
+        """The payload version of the arguments."""
+        return int(self._request_dict.get(VERSION_HEADER) or 1)
 
     @property
     def job(self) -> Job:
