@@ -6,7 +6,8 @@ name, as those do that a chain or a callback puts before the arguments of a sign
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from celery_reliable.runtime import Runtime
 
+_REMEMBERED = 64  # jobs: a canvas has few bodies
 _MEMBERS = ("tasks", "header", "body")
 _OPTIONS = ("link", "link_error", "chain", "chord")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -55,11 +57,19 @@ class Aside:
 
 
 def kept(
-    arguments: Arguments, *, limit: int, serializer: str, ttl: float, owner: str, runtime: Runtime
+    arguments: Arguments,
+    *,
+    limit: int,
+    serializer: str,
+    ttl: float,
+    owner: str,
+    runtime: Runtime,
+    again: MutableMapping[Any, Aside] | None = None,
 ) -> Aside | None:
     """Keep arguments aside if they are larger than ``limit``; None: they are not, or there is no folder.
 
-    Raises what the serializer raises, and `Transient` when the folder cannot be reached.
+    ``again`` remembers what one job was given: every member of a chord carries the same body. Raises what the serializer
+    raises, and `Transient` when the folder cannot be reached.
     """
     if runtime.blobs is None:
         return None
@@ -67,7 +77,18 @@ def kept(
     raw = body.encode() if isinstance(body, str) else bytes(body)
     if len(raw) <= limit:
         return None
-    return Aside(runtime.blobs.put(raw, kind="arguments", ttl=ttl), content_type, encoding, owner)
+    name = owner, hashlib.sha256(raw).digest()
+    known = again.get(name) if again is not None and owner else None
+    made = known or Aside(runtime.blobs.put(raw, kind="arguments", ttl=ttl), content_type, encoding, owner)
+    if again is not None and owner:
+        _remember(again, name, made)
+    return made
+
+
+def _remember(again: MutableMapping[Any, Aside], name: Any, made: Aside) -> None:
+    if len(again) >= _REMEMBERED:
+        again.clear()
+    again[name] = made
 
 
 def whole(aside: Aside, args: Any, kwargs: Any, *, app: Celery, runtime: Runtime) -> Arguments:

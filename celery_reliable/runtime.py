@@ -44,6 +44,8 @@ class Runtime:
     random: random.Random = field(default_factory=random.SystemRandom)
     warned: set[tuple[str, str]] = field(default_factory=set)
     """Task and argument of which this process has warned already."""
+    bodies_aside: dict[Any, Any] = field(default_factory=dict)
+    """Where `claim_check` has kept the arguments of signatures that are sent more than once."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
 
@@ -74,7 +76,7 @@ class Runtime:
     def blobs(self) -> Blobs | None:
         """Where large values are kept, if there is a folder for them."""
         url = self.settings.blob_url
-        return None if url is None else Blobs(url, now=self.store.now, cipher=_imported(self.settings.blob_cipher))
+        return None if url is None else Blobs(url, now=self.store.now, cipher=_cipher(self.settings.blob_cipher))
 
     @cached_property
     def rights(self) -> Rights:
@@ -167,6 +169,21 @@ def consumed_driver(app: Celery) -> str:
 
 def _hook(hook: Any) -> Hook:
     return cast("Hook", _imported(hook))
+
+
+def _cipher(given: Any) -> Any:
+    try:
+        found = _imported(given)
+    except (ImportError, AttributeError) as exc:
+        msg = f"reliable_blob_cipher: expected the path of an object, found {given!r} ({exc}); correct it, or remove it"
+        raise ConfigurationError(msg) from exc
+    if found is not None and not (hasattr(found, "encrypt") and hasattr(found, "decrypt")):
+        msg = (
+            f"reliable_blob_cipher: expected an object with encrypt(bytes) and decrypt(bytes), found {type(found).__name__}; "
+            "name such an object, not its class or module"
+        )
+        raise ConfigurationError(msg)
+    return found
 
 
 def _imported(given: Any) -> Any:

@@ -63,7 +63,7 @@ class Call:
     @property
     def has_canvas(self) -> bool:
         """Whether something is chained to this call."""
-        return any(self.options.get(name) for name in _CANVAS)
+        return bool(self.options) and any(self.options.get(name) for name in _CANVAS)
 
     @property
     def version(self) -> int:
@@ -73,7 +73,8 @@ class Call:
     @property
     def aside(self) -> claim_check.Aside | None:
         """Where the arguments are that the signature does not carry itself."""
-        return claim_check.Aside.of(self.options.get("headers"))
+        headers = self.options.get("headers")
+        return claim_check.Aside.of(headers) if headers else None
 
     def whole(self, runtime: Runtime) -> claim_check.Arguments:
         """Return all arguments. Raises what `claim_check.whole` raises."""
@@ -224,7 +225,8 @@ def _lightened_signature(signature: dict[str, Any], call: Call, *, runtime: Runt
     arguments = internals.dumped_arguments(
         task, tuple(signature.get("args") or ()), dict(signature.get("kwargs") or {})
     )
-    made = _kept(arguments, task, call, owner=str(options.get("task_id") or ""), runtime=runtime)
+    owner = str(options.get("task_id") or "")
+    made = _kept(arguments, task, call, owner=owner, runtime=runtime, again=runtime.bodies_aside)
     if made is None:
         return signature
     options = {**options, "headers": {**headers, ARGUMENTS_HEADER: made.to_header()}}
@@ -232,7 +234,13 @@ def _lightened_signature(signature: dict[str, Any], call: Call, *, runtime: Runt
 
 
 def _kept(
-    arguments: claim_check.Arguments, task: ReliableTask, call: Call, *, owner: str, runtime: Runtime
+    arguments: claim_check.Arguments,
+    task: ReliableTask,
+    call: Call,
+    *,
+    owner: str,
+    runtime: Runtime,
+    again: dict[Any, claim_check.Aside] | None = None,
 ) -> claim_check.Aside | None:
     return claim_check.kept(
         arguments,
@@ -241,6 +249,7 @@ def _kept(
         ttl=_seconds_until_due(call.options) + blob_ttl(runtime),
         owner=owner,
         runtime=runtime,
+        again=again,
     )
 
 
@@ -256,7 +265,7 @@ def _seconds_until_due(options: Mapping[str, Any]) -> float:
     if due is None:
         return 0.0
     aware = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
-    return max((aware - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    return max(float((aware - datetime.now(timezone.utc)).total_seconds()), 0.0)
 
 
 def _forget(call: Call, identity: Identity, *, runtime: Runtime) -> None:

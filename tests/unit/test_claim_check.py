@@ -400,6 +400,10 @@ def test_contents_can_be_encrypted(app: Celery, ran: list[Any], folder: Path) ->
         (failure,) = bench.failures
         assert isinstance(failure, BlobLost)
         assert "reliable_blob_cipher" in str(failure)
+    for wrong in ("nowhere.cipher", "json.cipher", "json.dumps"):
+        app.conf.reliable_blob_cipher = wrong
+        with in_memory(app), pytest.raises(ConfigurationError, match=r"reliable_blob_cipher: expected"):
+            task.delay(LARGE)
     app.conf.reliable_blob_cipher = object()
     with (
         pytest.raises(ConfigurationError, match=r"reliable_blob_cipher: expected an object with encrypt"),
