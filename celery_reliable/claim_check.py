@@ -1,7 +1,7 @@
 """Keep large arguments aside: the message says where they are, and has none of its own.
 
-What is kept aside belongs in front of nothing: arguments that a message has besides come first by position, and win by
-name, as those do that a chain or a callback puts before the arguments of a signature.
+A message may have arguments besides: the result of the step before. They come first by position, and win by name, as
+Celery puts them before the arguments of a signature.
 """
 
 from __future__ import annotations
@@ -102,8 +102,14 @@ def whole(aside: Aside, args: Any, kwargs: Any, *, app: Celery, runtime: Runtime
         raise ConfigurationError(msg)
     accept = serialization.prepare_accept_content(app.conf.accept_content)
     raw = runtime.blobs.get(aside.ref)
-    more, named = serialization.loads(raw, aside.content_type, aside.content_encoding, accept=accept)
-    return (*args, *more), {**named, **kwargs}
+    found = serialization.loads(raw, aside.content_type, aside.content_encoding, accept=accept)
+    try:
+        more, named = found
+        merged = (*args, *more), {**named, **kwargs}
+    except (TypeError, ValueError) as exc:
+        msg = f"blob {aside.ref.path}: expected arguments, found something else ({exc}); submit the work again"
+        raise BlobLost(msg) from exc
+    return merged
 
 
 def changed_signatures(

@@ -6,11 +6,11 @@ The message stays as it was: a retry, a dead letter and a replay carry it on unc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Reject
-from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_reliable import claim_check, internals, signature_versions
 from celery_reliable.errors import BlobLost, ConfigurationError, Transient
@@ -77,7 +77,7 @@ def fetch(delivery: Delivery) -> None:
     except (BlobLost, ConfigurationError) as exc:
         delivery.emit("blob_failed", what="arguments", error=str(exc))
         burial.bury(delivery, exc, "permanent")
-    except (DecodeError, ContentDisallowed) as exc:
+    except Exception as exc:  # noqa: BLE001  # whatever a decoder raises: it cannot read it later either
         burial.bury(delivery, exc, "undecodable")
 
 
@@ -85,7 +85,8 @@ def _whole(delivery: Delivery, aside: claim_check.Aside) -> claim_check.Argument
     runtime, app = delivery.runtime, delivery.task.app
     found = claim_check.whole(aside, delivery.args, delivery.kwargs, app=app, runtime=runtime)
     if runtime.blobs is not None and not runtime.blobs.lasts(aside.ref, ttl=blob_ttl(runtime) - LIVE_RECORD_TTL):
-        _keep_longer(delivery, aside)
+        with suppress(Transient):  # it could be read, and that it is to last longer is for later
+            _keep_longer(delivery, aside)
     return found
 
 

@@ -242,6 +242,31 @@ def test_blob_that_is_not_what_was_put_ends_the_job(
     assert "blob " in letter.error_message
 
 
+@pytest.mark.parametrize(
+    ("content", "content_type", "reason"),
+    [
+        (b'"a result"', "application/json", "permanent"),
+        (b"{", "application/json", "undecodable"),
+        (b"\x80\x04N.", "application/x-python-serialize", "undecodable"),
+        (b"{}", "application/x-nobody-knows", "undecodable"),
+    ],
+)
+def test_blob_of_something_else_ends_the_job(  # noqa: PLR0917  # fixtures
+    app: Celery, bench: Bench, ran: list[Any], content: bytes, content_type: str, reason: str
+) -> None:
+    """Also one that only pickle could read, which is not accepted."""
+    store_in(app, ran).delay("small")
+    message = bench.waiting[0]
+    blobs = runtime_of(app).blobs
+    assert blobs is not None
+    ref = blobs.put(content, kind="results", ttl=60.0)
+    encoding = "binary" if "python" in content_type else "utf-8"
+    message.options["headers"][ARGUMENTS_HEADER] = [ref.path, ref.sha256, ref.size, content_type, encoding, ""]
+    bench.deliver(message)
+    (letter,) = letters(bench)
+    assert (letter.reason, ran) == (reason, [])
+
+
 @pytest.mark.parametrize("header", [1, "x", [], ["a", "b", "c", "d", "e", "f"], {"a": 1}, [[]] * 6])
 def test_header_that_names_no_blob_ends_the_job(app: Celery, bench: Bench, ran: list[Any], header: Any) -> None:
     """Not the worker."""
