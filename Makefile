@@ -7,22 +7,29 @@ VENVS   ?= .venvs
 PYTHONS ?= $(sort $(wildcard $(HOME)/.pyenv/versions/3.1[0-9]*/bin/python))
 TESTS   ?= tests/unit tests/integration
 ARGS    ?=
+SHOTS   ?=
 # A server named by the environment is shared, so the tests take turns.
 PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,$(MORE_THAN_CORES))
 # Tests mostly wait for processes that they have started.
 MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint types imports format docs bench matrix clean
+.PHONY: help demo demo-django test test-browser chaos lint types imports format docs bench matrix clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo ## Watch workers stop, die and hand over, with a verdict table at the end
 	$(VENV)/bin/python -m example_project.demo $(ARGS)
 
+demo-django: $(VENV)/.test ## Watch a Django shop: worker, beat and admin, with a verdict table at the end
+	$(VENV)/bin/python -m example_project.webshop.demo $(ARGS)
+
 test: $(VENV)/.test ## Run the unit and integration tests against real servers
 	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(TESTS) $(ARGS)
+
+test-browser: $(VENV)/.test ## Drive the pages of Django's admin in a real Chromium; SHOTS=DIR writes screenshots
+	CR_TEST_SCREENSHOTS=$(SHOTS) $(VENV)/bin/python -m pytest -n 0 tests/browser $(ARGS)
 
 chaos: $(VENV)/.test ## Kill, freeze and cut off workers and servers for long, then judge by the ledger
 	$(VENV)/bin/python -m tests.chaos $(ARGS)

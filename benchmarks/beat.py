@@ -1,97 +1,111 @@
-"""What leadership and slots cost a scheduler: ``python -m benchmarks.beat [ENTRIES ...]``.
-
-Start (all entries read, ordered and, for the reliable one, known in the store), an idle round of the loop, and firing a
-hundred entries that are due together; beside the scheduler that is wrapped. The figures are CPU time of this process,
-which a busy machine does not change; Redis is private and on this machine.
-"""
+"""What leadership and slots cost each scheduler: ``python -m benchmarks.beat``, which writes ``RESULTS-beat.md``."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import statistics
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from celery import Celery
-from celery.beat import PersistentScheduler, Scheduler
-from celery.schedules import crontab
-
-from celery_reliable.beat import ReliableMemoryScheduler, ReliablePersistentScheduler
-from celery_reliable.runtime import forget_runtime
+from benchmarks import report
+from benchmarks.beat_case import SCHEDULERS, Case, Costs
+from benchmarks.report import Figure
 from celery_reliable.testing import servers
 
-DUE = 100
-ROUNDS = 5
+RESULTS = Path(__file__).parent / "RESULTS-beat.md"
+_SIZES = (10_000, 100_000)
+_MOST = 1.2  # times what the wrapped scheduler takes
+_STARTS = ("first start", "start")
+"""Of a schedule that the store does not know, and of one that it knows."""
+
+_HEAD = """\
+# What celery_reliable costs beat
+
+Written by `python -m benchmarks.beat`. Each scheduler as it is and under leadership, interleaved, each start in a process of its
+own, with the same entries: a hundred hourly, the rest once a day, none due. Start: made, elected, all entries read and ordered, and
+known in the store. Tick: a round of the loop after a second of rest. Ratios are medians over the rounds of the CPU of the loop's
+thread, which a busy machine changes little. The first start, of entries that the store does not know, writes all of them; it
+happens once in the life of an entry.
+"""
 
 
-def make_app(url: str, entries: int, *, due_in: float) -> Celery:
-    """Return an app with a schedule: a hundred entries that will be due soon, the rest once a day."""
-    app = Celery("bench", broker=f"{url}/0", set_as_current=False, task_cls="celery_reliable:ReliableTask")
-    app.config_from_object("celery_reliable.presets")
-    daily = [{"task": "job", "schedule": crontab(hour=4, minute=one % 60), "args": (one,)} for one in range(entries)]
-    soon = [{"task": "job", "schedule": due_in, "args": (one,)} for one in range(min(DUE, entries))]
-    schedule = {f"entry-{number}": entry for number, entry in enumerate([*soon, *daily[len(soon) :]])}
-    app.conf.update(reliable_store_url=f"{url}/1", beat_schedule=schedule, timezone="UTC")
-    app.task(name="job", shared=False)(_nothing)
-    app.finalize()
-    return app
+def main() -> int:
+    """Measure; the exit code is 1 when a figure misses its bar."""
+    wanted = _arguments()
+    figures = list(_told(_all_figures(wanted)))
+    page = report.as_markdown(figures, head=_HEAD)
+    sys.stdout.write(page)
+    if wanted.write:
+        RESULTS.write_text(page, encoding="utf-8")
+    return 0 if all(figure.keeps for figure in figures) else 1
 
 
-def measure(cls: type[Any], app: Celery, *, directory: str, due_in: float) -> dict[str, float]:
-    """Return seconds of CPU: of the start, of an idle round, and of firing what is due."""
-    began, worked = time.perf_counter(), time.process_time()
-    scheduler = cls(app=app, schedule_filename=str(Path(directory) / cls.__name__))
-    scheduler.tick()
-    start, begun_in = time.process_time() - worked, time.perf_counter() - began
-    idle = min(_idle(scheduler) for _ in range(ROUNDS))
-    while time.perf_counter() - began < due_in + begun_in:
-        time.sleep(0.1)
-    fire = _timed(lambda: _fire(scheduler))
-    scheduler.close()
-    return {"start": start, "idle round": idle, f"fire {DUE}": fire}
+def _all_figures(wanted: argparse.Namespace) -> Iterator[Figure]:
+    for size in wanted.sizes:
+        rounds = wanted.rounds if size < max(_SIZES) else max(wanted.rounds // 2, 1)
+        for name in wanted.schedulers:
+            yield from _figures(name, size, rounds=rounds)
 
 
-def _idle(scheduler: Any) -> float:
-    """Time a round after a second of rest, as the leader takes."""
-    time.sleep(1.0)
-    return _timed(scheduler.tick)
+def _told(figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Show each figure as soon as it is there: all of them take long."""
+    for figure in figures:
+        sys.stderr.write(f"{figure.row()}\n")
+        yield figure
 
 
-def _fire(scheduler: Any) -> None:
-    with scheduler.app.connection_for_write() as connection:
-        for _ in range(2 * DUE):
-            scheduler.tick()
-            if connection.default_channel.client.llen("celery") >= DUE:
-                return
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.beat", description=__doc__)
+    parser.add_argument("sizes", nargs="*", type=int, default=[*_SIZES], help="numbers of entries")
+    parser.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=[*SCHEDULERS])
+    parser.add_argument("--rounds", type=int, default=3, help="half as many for the largest size (default 3)")
+    parser.add_argument("--no-write", dest="write", action="store_false", help="only print")
+    return parser.parse_args()
 
 
-def _timed(call: Callable[[], Any]) -> float:
-    began = time.process_time()
-    call()
-    return time.process_time() - began
+def _figures(scheduler: str, size: int, *, rounds: int) -> Iterator[Figure]:
+    """Yield the figures of one scheduler and size."""
+    found = [_round(scheduler, size) for _ in range(rounds)]
+    of = f"{scheduler}, {size:,} entries"
+    for at, start in enumerate(_STARTS):
+        plain, ours = ([costs[reliable][at] for costs in found] for reliable in (False, True))
+        ratio = _ratio([one.start for one in ours], [one.start for one in plain])
+        yield Figure(f"{of}: {start}", ratio, "times", at_most=_MOST if start == "start" else None)
+        yield Figure(f"{of}: {start}, plain", statistics.median(one.start_wall for one in plain), "s")
+        yield Figure(f"{of}: {start}, reliable", statistics.median(one.start_wall for one in ours), "s")
+        yield Figure(f"{of}: {start}, round trips to the store", ours[0].calls)
+    ticks = [[costs[reliable][-1].tick for costs in found] for reliable in (True, False)]
+    yield Figure(f"{of}: tick", _ratio(*ticks), "times", at_most=_MOST)
+    yield Figure(f"{of}: tick, plain", 1000 * statistics.median(ticks[1]), "ms")
+    yield Figure(f"{of}: tick, reliable", 1000 * statistics.median(ticks[0]), "ms")
 
 
-def _nothing(number: int) -> None: ...
+def _ratio(ours: list[float], plain: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(ours, plain, strict=True))
 
 
-def main(sizes: list[int]) -> None:
-    """Print a line for each scheduler and size."""
-    pairs = [(Scheduler, ReliableMemoryScheduler), (PersistentScheduler, ReliablePersistentScheduler)]
-    for size in sizes:
-        for cls in (cls for pair in pairs for cls in pair):
-            with servers.start_redis() as server, tempfile.TemporaryDirectory() as directory:
-                url = server.url.removesuffix("/0")
-                due_in = 10.0 + size / 2500
-                for again in ("first start", "second start"):
-                    app = make_app(url, size, due_in=due_in)
-                    found = measure(cls, app, directory=directory, due_in=due_in)
-                    forget_runtime(app)
-                    server.command("DEL", "celery")
-                    figures = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in found.items())
-                    print(f"{size:>7} entries, {cls.__name__:<28} {again}: {figures}", flush=True)
+def _round(scheduler: str, size: int) -> dict[bool, list[Costs]]:
+    """Start plain and reliable in turn, each twice, with a server and a directory of their own."""
+    found: dict[bool, list[Costs]] = {}
+    for reliable in (False, True):
+        with servers.start_redis() as server, tempfile.TemporaryDirectory() as directory:
+            url = server.url.removesuffix("/0")
+            case = Case(scheduler=scheduler, reliable=reliable, entries=size, url=url, directory=directory)
+            if scheduler == "DatabaseScheduler":
+                _run(replace(case, prepare=True))
+            found[reliable] = [Costs(**json.loads(_run(case))) for _ in _STARTS]
+    return found
+
+
+def _run(case: Case) -> str:
+    command = [sys.executable, "-m", "benchmarks.beat_case", case.to_json()]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.rpartition("\n")[2]
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or [10_000, 100_000])
+    sys.exit(main())

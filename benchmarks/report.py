@@ -43,10 +43,10 @@ class Figure:
         return f"| {self.name} | {self.value:.3g} {self.unit} | {bar} | {verdict} |".replace("  ", " ")
 
 
-def as_markdown(figures: Iterable[Figure], *, notes: Iterable[str] = ()) -> str:
+def as_markdown(figures: Iterable[Figure], *, notes: Iterable[str] = (), head: str = _HEAD) -> str:
     """Return the whole page."""
     rows = [figure.row() for figure in figures]
-    lines = [_HEAD, "| figure | measured | bar | |", "|---|---|---|---|", *rows]
+    lines = [head, "| figure | measured | bar | |", "|---|---|---|---|", *rows]
     return "\n".join([*lines, *(f"\n{note}" for note in notes), ""])
 
 

@@ -32,6 +32,14 @@ EVENTS: dict[str, Event] = {
     "child_known": Event(logging.INFO, "child submission of a repeated run is the same job", _JOB),
     "withdrawn": Event(logging.WARNING, "publish failed, submission withdrawn", _JOB),
     "withdraw_failed": Event(logging.ERROR, "publish failed and so did the withdrawal: the task may still run", _JOB),
+    "outside": Event(
+        logging.WARNING,
+        "submitted at once, since the open transaction is not one on the store's database: it may run before the commit, "
+        "or after a rollback",
+        (*_JOB, "database"),
+    ),
+    "relay_waits": Event(logging.WARNING, "broker away after a commit, submissions wait in the outbox", ("error",)),
+    "relayed": Event(logging.INFO, "submission that waited in the outbox published", _JOB),
     # claim
     "claimed": Event(logging.DEBUG, "claimed", (*_JOB, "fence", "attempt", "delivery")),
     "busy": Event(logging.INFO, "another run holds the key, message waits", (*_JOB, "wait")),
@@ -86,7 +94,10 @@ EVENTS: dict[str, Event] = {
     "runtime_exceeded": Event(logging.ERROR, "lease given up: the task ran longer than any limit", _JOB),
     "extend_failed": Event(logging.WARNING, "messages held here could not be kept invisible on SQS", ("held",)),
     # recovery
-    "restored": Event(logging.WARNING, "its worker fell silent, message back in its queue", _JOB),
+    "restored": Event(logging.DEBUG, "its worker fell silent, message back in its queue", _JOB),
+    "worker_silent": Event(
+        logging.WARNING, "a worker fell silent, its messages are back in their queues", ("messages",)
+    ),
     "consumer_timeout": Event(
         logging.WARNING,
         "a task may run longer than RabbitMQ's consumer_timeout: raise that, or x-consumer-timeout of its queue",
@@ -125,6 +136,11 @@ EVENTS: dict[str, Event] = {
     "leading": Event(logging.INFO, "this beat leads", ("epoch", "entries")),
     "standing_by": Event(logging.WARNING, "this beat leads no longer, standing by", ("epoch", "reason")),
     "beat_stalled": Event(logging.ERROR, "the scheduler's loop does not come back, leadership given up", ("overdue",)),
+    "beat_slow": Event(
+        logging.WARNING,
+        "a round of the loop took longer than the lease, and lost it: raise reliable_leader_ttl",
+        ("seconds", "ttl"),
+    ),
     "leader_renew_failed": Event(logging.WARNING, "the leader's lease could not be renewed", ("left", "error")),
     "beat_failed": Event(logging.ERROR, "beat could not do its work, it tries again", ("what", "error")),
     "slot_fired": Event(logging.INFO, "slot fired", (*_SLOT, "task", "task_id", "again")),

@@ -91,6 +91,15 @@ def tidy(database: Database, *, prefix: str, limit: int = 1000) -> int:
     return database.change(_words(database, _TIDY), {"prefix": prefix, "limit": limit})
 
 
+def is_superseded(claim: Claim) -> bool:
+    """Ask the store whether another claim was made meanwhile; one that is away, or has forgotten the job, says no."""
+    try:
+        record = claim.store.inspect(claim.job)
+    except StoreError:
+        return False
+    return int(record.get("fence", 0)) > claim.fence
+
+
 def _take(database: Database, claim: Claim) -> None:
     place = {"prefix": claim.prefix, "digest": claim.job.digest}
     ttl = int(claim.ttl * 1e6)
@@ -107,18 +116,9 @@ def _finish(database: Database, claim: Claim, result: Any) -> None:
     if result is not None:
         outcome = _encoded(result)
         database.change(_WRITE, {"prefix": claim.prefix, "digest": claim.job.digest, "outcome": outcome})
-    if _is_superseded(claim):
+    if is_superseded(claim):
         msg = f"another run took over {claim.job.key!r} (fence {claim.fence} is old); its transaction is rolled back"
         raise LeaseLost(msg)
-
-
-def _is_superseded(claim: Claim) -> bool:
-    """Ask the store; one that is away or has forgotten everything does not know, and the marker decides alone."""
-    try:
-        record = claim.store.inspect(claim.job)
-    except StoreError:
-        return False
-    return int(record.get("fence", 0)) > claim.fence
 
 
 def _encoded(result: Any) -> bytes:

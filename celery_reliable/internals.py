@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import terminate_handler_fired
-from celery import Task, states
+from celery import Task, current_app, states
+from celery._state import _task_stack
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, TaskRevokedError
@@ -37,6 +38,23 @@ if TYPE_CHECKING:
 
     from celery_reliable.payloads import RawMessage
     from celery_reliable.task import ReliableTask
+
+
+def loaded_app() -> Celery | None:
+    """Return the app that this process has made; None when there is only the one that Celery makes up.
+
+    ``celery._state`` (5.7) answers with an app named "default" that is nobody's current one when it is asked for an app
+    and has none: whatever is submitted with it goes to a broker on this host.
+    """
+    app: Celery = current_app._get_current_object()  # noqa: SLF001
+    return None if app.main == "default" and not app.set_as_current else app
+
+
+def command_context(app: Celery) -> Any:
+    """Return what ``celery -A proj`` gives its commands as ``ctx.obj``: ``celery.bin.base.CLIContext`` (5.7)."""
+    from celery.bin.base import CLIContext  # noqa: PLC0415  # the command line, which nobody else needs
+
+    return CLIContext(app=app, no_color=False, workdir=None)
 
 
 def sending_options(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -535,3 +553,45 @@ def fail(app: Celery, context: Context, exc: Exception) -> None:
     """
     keep = not context.ignore_result
     app.backend.mark_as_failure(context.id, exc, request=context, store_result=keep)
+
+
+@contextmanager
+def current(task: Task) -> Iterator[None]:
+    """Make a task ``celery.current_task`` for a block of code, as the tracer (5.7) does with ``_state._task_stack``."""
+    _task_stack.push(task)
+    try:
+        yield
+    finally:
+        _task_stack.pop()
+
+
+@contextmanager
+def changed_settings(app: Celery, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Give an app other settings for a block of code, servers among them; after it, all are as they were.
+
+    ``Settings.changes`` (5.7) holds what was set, once the configuration has been read. Connections are made anew at
+    both ends.
+    """
+    _ = app.conf.broker_url  # reads it
+    changes = app.conf.changes
+    before = dict(changes)
+    app.conf.update(settings)
+    _forget_connections(app)
+    try:
+        yield
+    finally:
+        _forget_connections(app)
+        changes.clear()
+        changes.update(before)
+
+
+def _forget_connections(app: Celery) -> None:
+    """Close what an app keeps open, and forget it, as ``Celery._after_fork`` (5.7) does; the backend it keeps two ways."""
+    if app._pool is not None:  # noqa: SLF001
+        app._pool.force_close_all()  # noqa: SLF001
+    app._after_fork()  # noqa: SLF001
+    backend = app._backend  # noqa: SLF001
+    # A result that is collected later would look for a server that is gone (Redis, ``AsyncResult.__del__``).
+    getattr(getattr(backend, "result_consumer", None), "subscribed_to", set()).clear()
+    app._backend_cache = None  # noqa: SLF001
+    vars(app._local).pop("backend", None)  # noqa: SLF001

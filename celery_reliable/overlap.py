@@ -11,12 +11,16 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from celery_reliable.stores.base import Job, Kind
 from celery_reliable.stores.notes import Note, Notes, Write
 
 SHELF = "overlap"
+POLICY_HEADER = "reliable_overlap"
+KEY_HEADER = "reliable_overlap_key"
+"""Headers of one call, or of one entry of a schedule, that win over the options of its task."""
+
 POLL = 1.0
 """Seconds between two looks of a job that waits."""
 
@@ -26,6 +30,7 @@ _MOST_DISPLACED = 50
 _TRIES = 20
 
 Policy = Literal["forbid", "queue", "replace"]
+_WORDS = ("allow", "forbid", "queue", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,20 @@ class Skip:
 
 
 Step = Go | Wait | Skip
+
+
+class Headers(Protocol):
+    """A mapping, or Celery's request of a running task."""
+
+    def get(self, name: str, default: Any, /) -> Any:
+        """Return a header, or the default."""
+        ...
+
+
+def policy_in(headers: Headers, *, default: str) -> str:
+    """Return the policy that headers give, else the default; who sends an unknown word was told."""
+    given = headers.get(POLICY_HEADER, None)
+    return given if given in _WORDS else default
 
 
 def job_name(job: Job) -> str:

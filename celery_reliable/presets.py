@@ -43,6 +43,7 @@ reliable_key_prefix = "cr:"
 reliable_wait_replicas = 0
 reliable_on_store_down = "wait"
 reliable_ledger = True
+reliable_relay_rate = 200
 
 # --- the life of a task
 

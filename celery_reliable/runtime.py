@@ -7,7 +7,7 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,8 +46,12 @@ class Runtime:
     """Task and argument of which this process has warned already."""
     bodies_aside: dict[Any, Any] = field(default_factory=dict)
     """Where `claim_check` has kept the arguments of signatures that are sent more than once."""
+    broker_away_until: float = 0.0
+    """Until then (monotonic) no publish after a commit is tried in this process: a relay will do it."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
+    keep_rights: Callable[[], None] | None = None
+    """Begins to renew the rights of what must not overlap, in the parent of a worker; may be called often."""
 
     @cached_property
     def ledger(self) -> bool:

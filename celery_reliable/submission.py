@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Task
 from celery.utils.time import maybe_iso8601
-from kombu import serialization
 from kombu.utils import json as kombu_json
 
 from celery_reliable import blobs, claim_check, internals, keys, overlap, signature_versions
 from celery_reliable.errors import (
+    ConfigurationError,
     DuplicateTask,
     PayloadMismatch,
     QueueFull,
@@ -28,25 +27,23 @@ from celery_reliable.errors import (
     Transient,
 )
 from celery_reliable.keys import HEADER, Identity
-from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER, Envelope
+from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
+from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of, plain_options
+from celery_reliable.relay import Relay
 from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.settings.model import RULES
 from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New
+from celery_reliable.stores.outbox import named_transaction
 
 if TYPE_CHECKING:
-    from celery import Celery
     from celery.result import AsyncResult
 
+    from celery_reliable.stores.outbox import Outbox, Transaction
     from celery_reliable.task import ReliableTask
-
-DAY = 86_400.0
-LIVE_RECORD_TTL = 7 * DAY
-"""Life of a record that is not done, from its last change; renewals and releases begin it anew."""
 
 _SIGNATURES = ("link", "link_error", "chain", "chord")
 _CANVAS = (*_SIGNATURES, "group_id")
 _OF_ONE_MESSAGE: dict[str, None] = {HEADER: None, VERSION_HEADER: None, ARGUMENTS_HEADER: None}
-_PLAIN = (str, int, float, bool, type(None))
-_NOT_KEPT = ("producer", "connection", "publisher", "result_cls", "task_type", "add_to_parent", "retry", "retry_policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,8 @@ def carried() -> Iterator[None]:
 def submit(call: Call) -> AsyncResult[Any]:
     """Submit a call and return its result handle.
 
-    When this returns, the job is accepted and published, or the handle is that of the job which already has the key.
+    When this returns, the job is accepted and published, or the handle is that of the job which already has the key. In a
+    transaction on the store's own database it is accepted by the commit, and published after that (see `_promise`).
     Raises `DuplicateTask`, `PayloadMismatch`, `QueueFull`, `StoreUnavailable`, and what publishing raises; then the
     task will not run (or the message says that it may).
     """
@@ -117,6 +115,9 @@ def submit(call: Call) -> AsyncResult[Any]:
         canvas = [call.options.get(name) for name in _SIGNATURES]
         signature_versions.write_versions(canvas, version_of=call.task.version_of)
     identity = identify(call, runtime=runtime)
+    transaction = _callers_transaction(call, identity, runtime=runtime)
+    if transaction is not None:
+        return _promise(call, identity, transaction, runtime=runtime)
     reason = _foreseen_skip(call, identity, runtime=runtime)
     if reason:
         return _skip(call, identity, reason, runtime=runtime)
@@ -202,7 +203,7 @@ def _lightened(call: Call, identity: Identity, *, runtime: Runtime) -> Call:
             for name in names
         }
         call = replace(call, options={**call.options, **lightened})
-    if call.task.keeps_arguments_inline:
+    if call.task.keeps_arguments_inline or overlap.KEY_HEADER in _headers_given(call):
         return call
     arguments = internals.dumped_arguments(call.task, call.args, call.kwargs)
     made = _kept(arguments, call.task, call, owner=identity.task_id, runtime=runtime)
@@ -280,6 +281,59 @@ def _drop(aside: claim_check.Aside, *, runtime: Runtime) -> None:
         runtime.blobs.remove(aside.ref)
 
 
+# --- the caller's transaction
+
+
+def _callers_transaction(call: Call, identity: Identity, *, runtime: Runtime) -> Transaction | None:
+    """Return the open transaction to which the submission belongs. Raises `ConfigurationError` for one it cannot be in."""
+    outbox = runtime.store.outbox
+    if outbox is None:
+        if named_transaction() is not None:
+            found = f"{call.task.name}: outbox: expected a store in a database, found {type(runtime.store).__name__}"
+            raise ConfigurationError(f"{found}; set reliable_store_url to the database of the session")
+        return None
+    transaction = outbox.transaction()
+    if transaction is None and (database := outbox.elsewhere()):
+        runtime.events.emit("outside", **_facts(call, identity), database=database)
+    return transaction
+
+
+def _promise(call: Call, identity: Identity, transaction: Transaction, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Write a submission into the caller's transaction: its row is the promise that it is published after the commit.
+
+    Nothing is published now, so a broker that is away raises nothing. What the database refuses raises `StoreError`;
+    then the caller's transaction has failed, too. The key is decided at the publish: until then nobody sees the row.
+    """
+    task, outbox = call.task, cast("Outbox", runtime.store.outbox)
+    if task.reliable_settings.on_conflict == "raise" and identity.job.kind == "declared":
+        _refuse_second(call, identity, outbox.holder(transaction, identity.job))
+    options = {**_lineage(task), **call.options, "headers": _headers(call, identity)}
+    args, kwargs = internals.dumped_arguments(task, call.args, call.kwargs)
+    envelope = envelope_of(task, args, kwargs, task_id=identity.task_id, options=options)
+    outbox.promise(transaction, identity.job, task_id=identity.task_id, envelope=envelope.to_bytes())
+    transaction.after_commit(Relay(task.app, outbox), identity.task_id)
+    return task.AsyncResult(identity.task_id)
+
+
+def _refuse_second(call: Call, identity: Identity, holder: tuple[str, str] | None) -> None:
+    if holder is not None and holder[0] != identity.task_id:
+        existing_id, state = holder
+        msg = f"{call.task.name}: {identity.job.key!r} is {state} as task {existing_id} (on_conflict=raise)"
+        raise DuplicateTask(msg, existing_id=existing_id, state=state)
+
+
+def _lineage(task: ReliableTask) -> dict[str, Any]:
+    """Return what a message has from where it is sent, as ``Celery.send_task`` (5.7) does: it may be sent elsewhere later."""
+    parent, found = task.app.current_worker_task, {"reply_to": task.app.thread_oid}
+    if parent is None:
+        return found
+    request = parent.request
+    found |= {"root_id": request.root_id or request.id, "parent_id": request.id}
+    if task.app.conf.task_inherit_parent_priority:
+        found["priority"] = (request.delivery_info or {}).get("priority")
+    return found
+
+
 # --- skip
 
 
@@ -288,12 +342,13 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
 
     A declared key may join its own job, something chained must be told by the worker, and what is due later meets others.
     """
-    policy = call.task.reliable_settings.overlap
+    policy = _overlap_of(call)
     later = call.options.get("eta") or call.options.get("countdown")
     if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later or call.aside:
         return ""
     try:
-        name = call.task.overlap_name(call.args, call.kwargs, version=call.version)
+        rule = _headers_given(call).get(overlap.KEY_HEADER)
+        name = call.task.overlap_name(call.args, call.kwargs, rule=rule, version=call.version)
         me = overlap.Claimant(name, identity.job, identity.task_id, call.task.reliable_settings.lease_ttl)
         return runtime.rights.foresee(me, policy=cast("overlap.Policy", policy))
     except (StoreError, TypeError):
@@ -303,11 +358,27 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
 def _skip(call: Call, identity: Identity, reason: str, *, runtime: Runtime) -> AsyncResult[Any]:
     """Record a call that is skipped before it is sent, as a worker would."""
     task = call.task
-    policy = task.reliable_settings.overlap
-    runtime.events.emit("skipped", **_facts(call, identity), policy=policy, reason=reason)
+    runtime.events.emit("skipped", **_facts(call, identity), policy=_overlap_of(call), reason=reason)
     ignored = call.options.get("ignore_result", task.ignore_result)
     task.backend.mark_as_revoked(identity.task_id, f"skipped: {reason}", store_result=not ignored)
-    return task.AsyncResult(identity.task_id)
+    result = task.AsyncResult(identity.task_id)
+    result.reliable_skipped = reason  # for beat, which keeps what became of a slot
+    return result
+
+
+def _overlap_of(call: Call) -> str:
+    """Return what the call does when another of its kind runs. Raises `ConfigurationError` for an unknown word."""
+    headers, settings = _headers_given(call), call.task.reliable_settings
+    word = headers.get(overlap.POLICY_HEADER)
+    complaint = None if word is None else RULES["overlap"].complaint(word, default=settings.overlap)
+    if complaint:
+        msg = f"{call.task.name}: header {overlap.POLICY_HEADER}: {complaint}"
+        raise ConfigurationError(msg)
+    return overlap.policy_in(headers, default=settings.overlap)
+
+
+def _headers_given(call: Call) -> Mapping[str, Any]:
+    return call.options.get("headers") or {}
 
 
 def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> None:
@@ -451,66 +522,3 @@ def _envelope_bytes(call: Call, identity: Identity, *, runtime: Runtime) -> byte
     args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
     options = {**call.options, "headers": _headers(call, identity)}
     return envelope_of(call.task, args, kwargs, task_id=identity.task_id, options=options).to_bytes()
-
-
-def envelope_of(task: Task, args: Any, kwargs: Any, *, task_id: str, options: Mapping[str, Any]) -> Envelope:
-    """Return a call as it can be published again. Raises what the serializer raises for arguments it cannot carry."""
-    wanted = internals.sending_options(task, options)
-    serializer = wanted.get("serializer") or task.app.conf.task_serializer
-    content_type, encoding, body = serialization.dumps((args, kwargs), serializer)
-    if isinstance(body, bytes) and encoding == "binary":
-        body = base64.b64encode(body).decode()
-    elif isinstance(body, bytes):
-        body = body.decode(encoding)
-    return Envelope(task.name, task_id, body, content_type, encoding, plain_options(wanted))
-
-
-def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that matter later as plain JSON: times absolute, queues and exchanges by name."""
-    kept = {name: value for name, value in options.items() if value is not None and name not in _NOT_KEPT}
-    countdown = kept.pop("countdown", None)
-    if countdown:
-        kept["eta"] = datetime.now(timezone.utc) + timedelta(seconds=float(countdown))
-    if isinstance(kept.get("expires"), int | float):
-        kept["expires"] = datetime.now(timezone.utc) + timedelta(seconds=float(kept["expires"]))
-    named = {name: _named(value) for name, value in kept.items()}
-    if _is_plain(named):
-        return named
-    plain: dict[str, Any] = kombu_json.loads(kombu_json.dumps(named), object_hook=None)
-    return plain
-
-
-def _is_plain(value: Any) -> bool:  # Any: the values of apply_async's options
-    """Tell, in a tenth of the time that writing it takes, whether JSON would give a value back as it is."""
-    if type(value) is dict:
-        return all(type(name) is str for name in value) and all(map(_is_plain, value.values()))
-    return type(value) in _PLAIN or (type(value) is list and all(map(_is_plain, value)))
-
-
-def _named(value: Any) -> Any:  # Any: the values of apply_async's options
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if hasattr(value, "maybe_bind"):  # kombu's Queue and Exchange
-        return value.name
-    return value
-
-
-def arguments_in(envelope: Envelope, *, accept: Any = None) -> tuple[Any, Any]:
-    """Return (args, kwargs) of an envelope. Raises what kombu raises for content it may not accept."""
-    body: Any = envelope.body
-    if envelope.content_encoding == "binary":
-        body = base64.b64decode(body)
-    accepted = serialization.prepare_accept_content(accept)  # content types and the short names of settings
-    args, kwargs, *_ = serialization.loads(body, envelope.content_type, envelope.content_encoding, accept=accepted)
-    return args, kwargs
-
-
-def publish_envelope(app: Celery, envelope: Envelope) -> None:
-    """Publish a kept call under its own id, without submitting it again. Raises what publishing raises.
-
-    Arguments are not checked against the task's present signature: whether they fit is for the worker to find.
-    """
-    args, kwargs = arguments_in(envelope, accept={envelope.content_type})
-    sending = {"task_id": envelope.task_id, "add_to_parent": False}
-    options = {**runtime_of(app).publish_options, **envelope.options, **sending}
-    app.send_task(envelope.task, args, kwargs, task_type=app.tasks.get(envelope.task), **options)

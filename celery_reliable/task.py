@@ -18,10 +18,11 @@ from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.errors import ConfigurationError, Draining, ReliableError, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.inbox import Done, once_committed
+from celery_reliable.publishing import publish_envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
-from celery_reliable.submission import Call, publish_envelope, submit
+from celery_reliable.submission import Call, submit
 from celery_reliable.upgrades import Shape, Upgrade
 
 if TYPE_CHECKING:
@@ -99,9 +100,14 @@ class ReliableTask(Task):
     start_deadline: float | None = None
 
     @classmethod
-    def on_bound(cls, app: Celery) -> None:
-        """Wire the app and refuse a wrong key template as soon as the task is registered."""
+    def bind(cls, app: Celery) -> Celery:
+        """Wire the app before Celery copies its settings, ``acks_late`` among them, to the class of its first task."""
         wiring.install(app)
+        return super().bind(app)
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:  # Celery's hook
+        """Refuse a wrong key template as soon as the task is registered."""
         _refuse_misspelled(cls)
         _take_option_inbox(cls)
         _take_option_typing(cls)
@@ -202,9 +208,14 @@ class ReliableTask(Task):
             return ""
         return keys.fingerprint(self.name_in_keys, bound.said, only=self.fingerprint_args)
 
-    def overlap_name(self, args: Any, kwargs: Any, *, version: int | None = None) -> str:
-        """Return the key under which a call must not overlap others. Raises `ReliableError` and TypeError."""
-        rule = type(self).overlap_key
+    def overlap_name(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None, version: int | None = None
+    ) -> str:
+        """Return the key under which a call must not overlap others; ``rule``: of its headers.
+
+        Raises `ReliableError` and TypeError.
+        """
+        rule = rule or type(self).overlap_key
         if rule is None:
             return self.name_in_keys
         bound = self.bound(args, kwargs, version=self.payload_version if version is None else version)

@@ -30,6 +30,7 @@ WORKER_STEPS = (
     "celery_reliable.worker.drain.step:Drain",
     "celery_reliable.worker.blob_sweep:BlobSweep",
     "celery_reliable.worker.overlap_keeper:OverlapKeeper",
+    "celery_reliable.worker.relaying:Relaying",
 )
 CONSUMER_STEPS = (
     "celery_reliable.worker.holding:Holding",

@@ -2,25 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, TypeVar
+from celery_reliable.testing.waiting import POLL_INTERVAL, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
-POLL_INTERVAL = 0.05
-
-
-def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
-    """Return the first true value of `predicate`, polled until the deadline, or fail the test saying `what`.
-
-    An exception of the predicate fails at once: suppress in the predicate what may happen on the way.
-    """
-    deadline = time.monotonic() + timeout
-    while not (value := predicate()):
-        if time.monotonic() > deadline:
-            message = f"not within {timeout:g} s: {what or predicate}; last value {value!r}"
-            raise AssertionError(message)
-        time.sleep(POLL_INTERVAL)
-    return value
+__all__ = ["POLL_INTERVAL", "wait_until"]

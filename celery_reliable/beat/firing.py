@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from celery_reliable import keys
 from celery_reliable.beat.facts import Facts
 from celery_reliable.keys import HEADER, Identity, SlotKey
+from celery_reliable.slots.skips import ENTRY_HEADER, SLOT_HEADER
 from celery_reliable.stores.base import Job
-
-SLOT_HEADER = "reliable_slot"
-ENTRY_HEADER = "reliable_entry"
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 5.0
@@ -80,7 +78,8 @@ def stamped(entry: Any, claim: Claim, *, registered: bool, now: int) -> Any:
     clone = object.__new__(type(entry))
     clone.__dict__.update(entry.__dict__)
     clone.options = {**(entry.options or {}), "task_id": claim.task_id}
-    headers = {**(clone.options.get("headers") or {}), ENTRY_HEADER: claim.entry}
+    given = {name: value for name, value in _headers(entry).items() if name not in claim.facts.wrong}
+    headers = {**given, ENTRY_HEADER: claim.entry}
     if claim.slot:
         headers[SLOT_HEADER] = keys.slot_text(claim.slot)
     if claim.facts.reliable and registered:
@@ -90,3 +89,7 @@ def stamped(entry: Any, claim: Claim, *, registered: bool, now: int) -> Any:
         headers[HEADER] = Identity(Job(str(claim.key), "slot", now), claim.task_id, "", 1).to_header()
     clone.options["headers"] = headers
     return clone
+
+
+def _headers(entry: Any) -> Mapping[str, Any]:
+    return (entry.options or {}).get("headers") or {}

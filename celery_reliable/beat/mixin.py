@@ -7,11 +7,12 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from celery.beat import event_t
+from celery.beat import Scheduler, event_t
 from celery.schedules import schedstate
 
 from celery_reliable import keys
 from celery_reliable.beat import schedules
+from celery_reliable.beat.facts import Reader
 from celery_reliable.beat.firing import Broker, Claim, Refused, stamped
 from celery_reliable.beat.heartbeat import BeatSign
 from celery_reliable.beat.leadership import Leadership
@@ -64,6 +65,7 @@ class LeaderMixin(Slotting):
         self._desk = Desk(runtime.store.notes, now=runtime.store.now)
         self._requests = Requests(runtime.store.notes, clock=self.monotonic)
         self._broker = Broker(clock=self.monotonic)
+        self._reader = Reader(app=app, settings=runtime.settings, complain=self._complain)
         self._facts, self._claims, self._refused = {}, {}, {}
         self._paced, self._failing = {}, {}
         self._last_tick = self._kept_alive = 0.0
@@ -86,6 +88,8 @@ class LeaderMixin(Slotting):
         self._leadership.expect(self._patience())
         pause = self._lead(*args, **kwargs)
         self._last_tick = self.monotonic() - began
+        if self._last_tick > self._leadership.ttl and not self._leadership.holds():
+            self._events.emit("beat_slow", seconds=self._last_tick, ttl=self._leadership.ttl)
         self._leadership.expect(pause + self._patience())
         self._sign.show("leading")
         return pause
@@ -175,12 +179,19 @@ class LeaderMixin(Slotting):
         return n
 
     def schedules_equal(self, old_schedules: Any, new_schedules: Any) -> bool:
-        """Compare once a second, not for each entry that fires: it takes 100 ms where there are 100,000."""
+        """Compare once a second, not for each entry that fires, and first by identity: there may be 100,000."""
         changed = getattr(self, "_heap_invalidated", False)  # django-celery-beat's own word for it (2.9)
         if not changed and self.monotonic() - self._compared < _LONGEST_SLEEP:
             return True
         self._compared = self.monotonic()
+        if not changed and self._compares_plainly() and _same(old_schedules, new_schedules):
+            return True
         return bool(super().schedules_equal(old_schedules, new_schedules))
+
+    def _compares_plainly(self) -> bool:
+        """Tell whether the wrapped scheduler compares entries only, as Celery's and django-celery-beat's (2.9) do."""
+        compares = super().schedules_equal.__func__
+        return compares is Scheduler.schedules_equal or hasattr(self, "_heap_invalidated")
 
     def populate_heap(self, *_: Any, **__: Any) -> None:
         """Order all entries by their next slot, and note which have gone."""
@@ -265,7 +276,11 @@ class LeaderMixin(Slotting):
             self._refuse(entry, claim, exc)
             return None
         self._broker.took()
-        self._confirm(claim)
+        reason = getattr(result, "reliable_skipped", "")
+        if reason:
+            self._note_skip(claim, reason)
+        else:
+            self._confirm(claim)
         return result
 
     def _confirmed_first(self, claim: Claim, refused: Refused | None) -> bool:
@@ -278,6 +293,12 @@ class LeaderMixin(Slotting):
         return claim.entry in self._desk.put(
             {claim.entry: (record, record.fired(at=self._runtime.store.now(), epoch=self._desk.epoch))}
         )
+
+    def _note_skip(self, claim: Claim, reason: str) -> None:
+        """Keep that a slot was not sent, because a job of its kind runs still."""
+        record = self._desk.record(claim.entry)
+        if record is not None and record.slot == claim.slot:
+            self._drop(claim.entry, record, f"overlap: {reason}", now=self._runtime.store.now())
 
     def _confirm(self, claim: Claim) -> None:
         record = self._desk.record(claim.entry)
@@ -350,3 +371,12 @@ class LeaderMixin(Slotting):
         super().apply_async(stamped(entry, claim, registered=registered, now=self._runtime.store.now()), advance=False)
         self._events.emit("entry_run", entry=name, task=facts.task, task_id=task_id)
         return task_id
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Tell whether two schedules have the same entries, comparing only those that are not one and the same object."""
+    if old is None or new is None or len(old) != len(new):
+        return False
+    return all(
+        (found := new.get(name)) is entry or (found is not None and found == entry) for name, entry in old.items()
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -27,9 +27,9 @@ def sequence_of(given: Any, *, zone: tzinfo | None = None) -> Sequence:  # Any: 
     Crontabs, intervals, events of the sun and single moments have slots of their own. For any other schedule a slot is
     what its ``remaining_estimate`` says comes next, or, when it has none, the second in which its ``is_due`` says yes.
     """
-    if isinstance(given, crontab) and _is_celerys_own(given, crontab, "remaining_estimate", "remaining_delta"):
+    if _is_plain_crontab(given):
         return ByCrontab(_crontab_of(given, zone=zone or given.tz))
-    if isinstance(given, schedule) and _is_celerys_own(given, schedule, "remaining_estimate"):
+    if _is_plain_interval(given):
         return Computed(_rounded(given)) if given.relative else Every(_micros(given.run_every))
     if hasattr(given, "clocked_time"):  # django-celery-beat's
         return Once(_moment(given.clocked_time))
@@ -38,6 +38,14 @@ def sequence_of(given: Any, *, zone: tzinfo | None = None) -> Sequence:  # Any: 
     if isinstance(given, BaseSchedule):
         return Computed(lambda moment: _estimated(given, moment), typical=60 * SECOND)
     return Computed(lambda moment: _asked(given, moment), typical=60 * SECOND)
+
+
+def _is_plain_crontab(given: Any) -> bool:
+    return isinstance(given, crontab) and _is_celerys_own(given, crontab, "remaining_estimate", "remaining_delta")
+
+
+def _is_plain_interval(given: Any) -> bool:
+    return isinstance(given, schedule) and _is_celerys_own(given, schedule, "remaining_estimate")
 
 
 def _is_celerys_own(given: Any, cls: type, *methods: str) -> bool:
@@ -95,10 +103,9 @@ def _frozen(given: BaseSchedule, now: datetime) -> Any:
 # --- which definition of an entry this is
 
 
-def version_of(entry: Any, *, zone: tzinfo | None = None) -> str:
-    """Return 8 characters that change with an entry's task, schedule, arguments or zone."""
-    call = f"{entry.task}\0{_text(entry.args)}\0{_text(entry.kwargs)}"
-    text = f"{call}\0{_schedule_text(entry.schedule)}\0{zone or ''}"
+def version_of(entry: Any, *, schedule: str) -> str:
+    """Return 8 characters that change with an entry's task, arguments or schedule, whose text is given."""
+    text = f"{entry.task}\0{_text(entry.args)}\0{_text(entry.kwargs)}\0{schedule}"
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
@@ -112,12 +119,28 @@ def _text(arguments: Any) -> str:
         return _ADDRESS.sub("", repr(arguments))
 
 
-def _schedule_text(given: Any) -> str:
+def text_of(given: Any, *, zone: tzinfo | None = None) -> str:
+    """Return a text that tells one schedule from another, the same in every process."""
     if isinstance(given, crontab):
-        return f"{given!r} {given.tz}"
+        return f"{given!r} {given.tz}\0{zone or ''}"
     if isinstance(given, schedule):
-        return f"every {given.run_every} {given.relative}"
-    return f"{type(given).__qualname__} {_ADDRESS.sub('', repr(given))}"
+        return f"every {given.run_every} {given.relative}\0{zone or ''}"
+    return f"{type(given).__qualname__} {_ADDRESS.sub('', repr(given))}\0{zone or ''}"
+
+
+def mark_of(given: Any) -> Hashable | None:
+    """Return what schedules that are alike have in common, in less time than reading one takes; None: nothing does."""
+    if _is_plain_crontab(given):
+        mark: Hashable = (type(given), given.__reduce__()[1], given.tz)  # what it is made from
+    elif _is_plain_interval(given):
+        mark = (type(given), given.run_every, given.relative, given.tz)
+    else:
+        return None
+    try:
+        hash(mark)
+    except TypeError:  # a field may be a list
+        return None
+    return mark
 
 
 def words_of(given: Any) -> str:

@@ -12,8 +12,7 @@ from celery.beat import ScheduleEntry
 from celery.schedules import schedstate
 
 from celery_reliable import keys
-from celery_reliable.beat import schedules
-from celery_reliable.beat.facts import Facts, facts_of
+from celery_reliable.beat.facts import Facts, Reader
 from celery_reliable.beat.firing import Broker, Claim, Refused
 from celery_reliable.beat.leadership import Leadership
 from celery_reliable.errors import StoreError
@@ -58,6 +57,7 @@ class Slotting(Wrapped):
     _leadership: Leadership
     _desk: Desk
     _broker: Broker
+    _reader: Reader
     _facts: dict[str, Facts]
     _claims: dict[str, Claim]
     _refused: dict[str, Refused]
@@ -72,6 +72,7 @@ class Slotting(Wrapped):
         self._heap = None
         self.old_schedulers = None
         self._facts.clear()
+        self._reader.forget()
 
     def close_wrapped(self) -> None:
         """Let go of what the wrapped scheduler holds while it leads."""
@@ -181,13 +182,11 @@ class Slotting(Wrapped):
     def _facts_of(self, entry: Any) -> Facts:
         known = self._facts.get(entry.name)
         if known is None or not known.still_true_of(entry):
-
-            def complain(problem: str) -> None:
-                self._events.emit("policy_invalid", entry=entry.name, problem=problem)
-
-            known = facts_of(entry, app=self.app, settings=self._runtime.settings, complain=complain)
-            self._facts[entry.name] = known
+            known = self._facts[entry.name] = self._reader.facts_of(entry)
         return known
+
+    def _complain(self, name: str, problem: str) -> None:
+        self._events.emit("policy_invalid", entry=name, problem=problem)
 
     def _sight(self, entry: Any, facts: Facts, *, now: int) -> SlotRecord:
         """Return the record of an entry; a new or changed one, or one that was switched off, starts now."""
@@ -197,14 +196,22 @@ class Slotting(Wrapped):
         self._claims.pop(entry.name, None)
         self._refused.pop(entry.name, None)
         if record is None or record.schedule_version != facts.version:
-            words = schedules.words_of(entry.schedule)
-            start = 0 if isinstance(facts.sequence, Once) else self._first_anchor(entry, facts.sequence, now=now)
-            record = SlotRecord(facts.version, start, epoch=self._desk.epoch, task=entry.task, schedule=words)
+            record = self._first_record(entry, facts, now=now)
         else:
             record = _back_again(record, facts.sequence, now=now)
-        record = replace(record, following=facts.sequence.after(record.slot, anchor=record.slot))
         self._desk.amend(entry.name, record)
         return record
+
+    def _first_record(self, entry: Any, facts: Facts, *, now: int) -> SlotRecord:
+        start = 0 if isinstance(facts.sequence, Once) else self._first_anchor(entry, facts.sequence, now=now)
+        return SlotRecord(
+            facts.version,
+            start,
+            epoch=self._desk.epoch,
+            task=entry.task,
+            schedule=facts.words,
+            following=facts.sequence.after(start, anchor=start),
+        )
 
     def _first_anchor(self, entry: Any, sequence: Sequence, *, now: int) -> int:
         """Return the moment from which slots count: an entry with a start in the future has its first slot then."""
@@ -313,6 +320,6 @@ def _back_again(record: SlotRecord, sequence: Sequence, *, now: int) -> SlotReco
     """Let an entry that was switched off go on in its rhythm, without what came due meanwhile."""
     first = sequence.after(record.slot, anchor=record.slot)
     if isinstance(sequence, Once) or first is None or first > now:
-        return replace(record, absent=0)
+        return replace(record, absent=0, following=first)
     passed = latest(sequence, first=first, until=now, anchor=record.slot)
-    return replace(record, absent=0, slot=passed, state="seen")
+    return replace(record, absent=0, slot=passed, state="seen", following=sequence.after(passed, anchor=passed))

@@ -20,6 +20,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
     "purge": "celery_reliable.cli.purge:purge",
+    "relay": "celery_reliable.cli.relay:relay",
     "schema": "celery_reliable.cli.schema:schema",
 }
 

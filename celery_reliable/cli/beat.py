@@ -21,6 +21,8 @@ from celery_reliable.runtime import runtime_of
 from celery_reliable.slots.desk import SHELF
 from celery_reliable.slots.reasons import reasons
 from celery_reliable.slots.records import SlotRecord
+from celery_reliable.slots.skips import SHELF as SKIPS
+from celery_reliable.slots.skips import by_entry
 from celery_reliable.stores.base import Store
 from celery_reliable.stores.notes import Note, every
 
@@ -40,7 +42,9 @@ def beat(ctx: click.Context, /, *, everything: bool, as_json: bool) -> None:
     with _friendly_errors():
         store = runtime_of(ctx.obj.app).store
         fleet = beat_screens.Fleet(*leader_and_members(store.notes))
-        found = {name: one for name, one in _records(every(store.notes, SHELF)) if everything or not one.absent}
+        skips = by_entry(every(store.notes, SKIPS))
+        known = ((name, one.with_skips(skips.get(name, ()))) for name, one in _records(every(store.notes, SHELF)))
+        found = {name: one for name, one in known if everything or not one.absent}
         if as_json:
             screens.write_json({"kind": "fleet", **fleet.as_record()})
             for name, one in sorted(found.items()):
@@ -101,7 +105,7 @@ def _answer(requests: Requests, entry: str, *, timeout: float) -> Request:
 
 def _record(store: Store, entry: str) -> SlotRecord:
     for _, record in _records(store.notes.read(SHELF, [entry])):
-        return record
+        return record.with_skips(by_entry(store.notes.read(SKIPS, [entry])).get(entry, ()))
     msg = f"no beat has seen an entry {entry!r}; `celery reliable beat --all` lists those that were seen"
     raise ReliableError(msg)
 
@@ -115,7 +119,7 @@ def _records(notes: Mapping[str, Note]) -> Iterator[tuple[str, SlotRecord]]:
 
 
 def _entry(name: str, record: SlotRecord) -> dict[str, Any]:
-    return {"entry": name, **asdict(record)}
+    return {"entry": name, **asdict(record), "history": [passed._asdict() for passed in record.history]}
 
 
 @contextmanager

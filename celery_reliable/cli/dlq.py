@@ -196,6 +196,11 @@ def discard(
 def letters_of(app: Celery) -> DeadLetters:
     """Return the dead letters of an app, its task modules imported so that its tasks are known."""
     app.loader.import_default_modules()
+    return known_letters_of(app)
+
+
+def known_letters_of(app: Celery) -> DeadLetters:
+    """Return the dead letters of an app whose task modules are imported already."""
     runtime = runtime_of(app)
     return DeadLetters(
         runtime.store,

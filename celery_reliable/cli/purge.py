@@ -14,8 +14,8 @@ import click
 from celery_reliable import keys
 from celery_reliable.cli.dlq import friendly_errors
 from celery_reliable.keys import HEADER
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
-from celery_reliable.submission import LIVE_RECORD_TTL
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -124,6 +124,10 @@ def count_of(number: int, one: str = "dead letter", many: str = "") -> str:
 
 def command_line(*words: str) -> str:
     """Return a command the operator can paste, with the ``-A`` and other options of this call."""
+    context = click.get_current_context(silent=True)
+    program = context.find_root().info_name if context else None
+    if program and program.endswith(" reliable"):  # manage.py reliable
+        return f"{program} {shlex.join(['dlq', *words])}"
     before = sys.argv[1 : sys.argv.index("reliable")] if "reliable" in sys.argv else []
     return shlex.join(["celery", *before, "reliable", "dlq", *words])
 

@@ -17,7 +17,7 @@ from celery_reliable.dead_letters.record import (
     arguments_of,
     letter_id_of,
 )
-from celery_reliable.dead_letters.search import Filter, Group, Stats
+from celery_reliable.dead_letters.search import Filter, Group, Page, Stats
 from celery_reliable.dead_letters.service import DeadLetters, Report, Step
 from celery_reliable.dead_letters.stack import fingerprint_of
 
@@ -27,6 +27,7 @@ __all__ = [
     "DeadLetters",
     "Filter",
     "Group",
+    "Page",
     "Reason",
     "Replay",
     "Report",

@@ -89,6 +89,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """What fits among some letters of the store: ``looked`` of them, and ``cursor`` where to look on, "" at the end."""
+
+    letters: tuple[DeadLetter, ...]
+    cursor: str
+    looked: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Counts: the store's since ever (``kept buried replayed discarded trimmed``), and of the letters now kept."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from celery_reliable.dead_letters.outgoing import edited, outgoing, outgoing_raw
 from celery_reliable.dead_letters.record import DeadLetter, Replay
-from celery_reliable.dead_letters.search import Filter, Group, Stats, add, largest
+from celery_reliable.dead_letters.search import Filter, Group, Page, Stats, add, largest
 from celery_reliable.errors import ReplayRefused
 from celery_reliable.events import Events
 from celery_reliable.payloads import Envelope, RawMessage
@@ -132,14 +132,26 @@ class DeadLetters:
         """Return the store's time in unix seconds: what ages of letters are counted from."""
         return self._store.now() / 1_000_000
 
-    def _all(self) -> Iterator[DeadLetter]:
-        cursor = ""
+    def pages(self, wanted: Filter = _EVERYTHING, cursor: str = "", *, size: int = 500) -> Iterator[Page]:
+        """Iterate over the letters, newest first, ``size`` at a time, from a page's cursor on.
+
+        For whoever must answer soon: a page costs the same whatever fits and however many letters there are.
+        """
         while True:
-            page = self._store.letters(cursor)
-            yield from (_decoded(letter_id, body) for letter_id, _status, body in page.letters)
+            page = self._store.letters(cursor, limit=size)
+            found = [_decoded(letter_id, body) for letter_id, _status, body in page.letters]
             cursor = page.cursor
+            yield Page(tuple(letter for letter in found if wanted.matches(letter)), cursor, len(found))
             if not cursor:
                 return
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many letters are kept, and since ever buried, replayed, discarded, trimmed; reads no letter."""
+        return self._store.letter_counts()
+
+    def _all(self) -> Iterator[DeadLetter]:
+        for page in self.pages():
+            yield from page.letters
 
     # --- replay
 

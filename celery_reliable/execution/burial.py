@@ -18,8 +18,8 @@ from celery_reliable.errors import PayloadMismatch, Permanent
 from celery_reliable.execution import continuation, overlapping, telling
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.keys import HEADER
+from celery_reliable.publishing import envelope_of
 from celery_reliable.stores.base import Poisoned, Run
-from celery_reliable.submission import envelope_of
 
 _ADDRESS = ("routing_key", "exchange", "priority")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celery.exceptions import Ignore, Reject
 
-from celery_reliable import internals, keys
+from celery_reliable import internals, keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
@@ -48,6 +48,7 @@ class Delivery:
         """The arguments in the message and their version, whatever replaces them later."""
         self.runtime: Runtime = runtime_of(task.app)
         self.settings = task.reliable_settings
+        self.overlap: str = overlap.policy_in(self.request, default=self.settings.overlap)
         self.identity = self._identity()
         self.token: str = getattr(self.request, "reliable_token", None) or internals.new_token()
         self.run = _NOT_CLAIMED

@@ -17,7 +17,8 @@ from celery_reliable.errors import BlobLost, ConfigurationError, Transient
 from celery_reliable.execution import burial, overlapping
 from celery_reliable.execution.delivery import SHORTEST_WAIT
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER, Envelope
-from celery_reliable.submission import LIVE_RECORD_TTL, arguments_in, blob_ttl
+from celery_reliable.publishing import LIVE_RECORD_TTL, arguments_in
+from celery_reliable.submission import blob_ttl
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:

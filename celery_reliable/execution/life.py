@@ -34,8 +34,8 @@ from celery_reliable.execution import (
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.stores.base import Busy, Dead, Done, Mismatch, NotYet, Over, Poisoned, Run, Stale
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.bodies import bodies_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Execution:
 
     def _enter(self, run: Run) -> None:
         """Ask whether the job may run beside others of its kind, where its task says that it may not always."""
-        if self.delivery.settings.overlap == "allow":
+        if self.delivery.overlap == "allow":
             return
         try:
             overlapping.enter(self.delivery, run)
@@ -305,7 +305,7 @@ class Execution:
             ),
         )
         delivery.check(answer, verb="complete")
-        if settings.overlap != "allow":
+        if delivery.overlap != "allow":
             overlapping.leave(delivery)
         fitting.forget(delivery)
         if self._saved and runtime.blobs is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from celery_reliable import blobs
 from celery_reliable.errors import BlobLost, ConfigurationError, Transient
 from celery_reliable.execution import burial
-from celery_reliable.submission import DAY
+from celery_reliable.publishing import DAY
 
 if TYPE_CHECKING:
     from celery_reliable.execution.delivery import Delivery

@@ -10,7 +10,9 @@ from celery.exceptions import Ignore
 from celery_reliable import internals
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.lifetimes import marker_ttl
-from celery_reliable.overlap import POLL, Claimant, Policy, Skip, Wait
+from celery_reliable.overlap import KEY_HEADER, POLL, Claimant, Policy, Skip, Wait
+from celery_reliable.slots import skips
+from celery_reliable.slots.skips import ENTRY_HEADER, SLOT_HEADER
 from celery_reliable.worker import stops
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def enter(delivery: Delivery, run: Run) -> None:
     if me is None:
         return
     has_run = run.attempt > 1 or run.delivery > 1 or run.snoozes > 0 or run.checks > 0
-    policy = cast("Policy", delivery.settings.overlap)
+    policy = cast("Policy", delivery.overlap)
     step = delivery.insist("overlap", lambda: delivery.runtime.rights.enter(me, policy=policy, has_run=has_run))
     if isinstance(step, Wait):
         _release(delivery)
@@ -38,18 +40,18 @@ def enter(delivery: Delivery, run: Run) -> None:
 
 def claimant(delivery: Delivery) -> Claimant | None:
     """Return this job as it is known under its overlap key; None when jobs of this task may overlap."""
-    settings = delivery.settings
-    if settings.overlap == "allow":
+    if delivery.overlap == "allow":
         return None
     # of the arguments in the message, as the worker's parent sees them; a replaced submission has others
     args, kwargs, version = delivery.given
-    name = delivery.task.overlap_name(args, kwargs, version=version)
-    return Claimant(name, delivery.job, delivery.identity.task_id, settings.lease_ttl)
+    rule = delivery.request.get(KEY_HEADER)
+    name = delivery.task.overlap_name(args, kwargs, rule=rule, version=version)
+    return Claimant(name, delivery.job, delivery.identity.task_id, delivery.settings.lease_ttl)
 
 
 def is_replaced(delivery: Delivery) -> bool:
     """Tell whether this run was asked to stop for a newer job."""
-    return delivery.settings.overlap != "allow" and stops.asked(delivery.token) == stops.REPLACED
+    return delivery.overlap != "allow" and stops.asked(delivery.token) == stops.REPLACED
 
 
 def leave(delivery: Delivery) -> None:
@@ -85,8 +87,21 @@ def skip(delivery: Delivery, reason: str) -> NoReturn:
     task_id = delivery.identity.task_id
     delivery.insist("settle", lambda: settle(job, task_id=task_id, state="skipped", ttl=ttl))
     leave(delivery)
-    delivery.emit("skipped", policy=settings.overlap, reason=reason)
+    delivery.emit("skipped", policy=delivery.overlap, reason=reason)
+    _tell_beat(delivery, reason)
     report(delivery, reason)
+
+
+def _tell_beat(delivery: Delivery, reason: str) -> None:
+    """Let `reliable beat why` know, if it was a slot of an entry. Best effort."""
+    entry, slot = (delivery.request.get(name) for name in (ENTRY_HEADER, SLOT_HEADER))
+    if entry is None or slot is None:
+        return
+    store = delivery.runtime.store
+    try:
+        skips.skipped(store.notes, entry, slot=slot, reason=reason, now=store.now())
+    except StoreError:
+        delivery.emit("store_unavailable", verb="overlap", wait=0.0)
 
 
 def report(delivery: Delivery, reason: str) -> NoReturn:

@@ -66,6 +66,12 @@ class Settings:
         default=True,
         meaning="Keep each submission in the store until its end, so that a message the broker lost is published again.",
     )
+    relay_rate: int = rules.count(
+        200,
+        "Submissions that each worker publishes a second, at most, of those that wait in the outbox of a store in a "
+        "database. 0: none, a `celery reliable relay` runs.",
+        unit="submissions",
+    )
     idempotency_ttl: float = rules.seconds(
         604_800.0,
         "How long a finished declared key answers a repeated submission.",

@@ -18,9 +18,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from celery_reliable.stores.notes import Notes
+
+if TYPE_CHECKING:
+    from celery_reliable.stores.outbox import Outbox
 
 Kind = Literal["own", "given", "derived", "slot", "declared"]
 """Where a key comes from; it decides the life of the marker and where the record lies.
@@ -222,6 +225,11 @@ class Store(Protocol):
     @property
     def notes(self) -> Notes:
         """Small records that the fleet shares."""
+        ...
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """Submissions that wait in the caller's own transaction; None for a store that is no database."""
         ...
 
     # --- submit

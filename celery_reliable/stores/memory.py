@@ -33,6 +33,7 @@ class MemoryStore(SharedVerbs):
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         """Begin empty."""
         self.notes = MemoryNotes(clock=clock)
+        self.outbox = None
         self._clock = clock
         self._lock = threading.Lock()
         self._tables = MemoryTables()

@@ -84,6 +84,7 @@ class RedisStore:
         self._link: Link = link_for(url, scripts=load_scripts(), timeout=timeout)
         self._keys = Keys(prefix=key_prefix, shards=self._link.shards)
         self.notes = RedisNotes(self._link, self._keys)
+        self.outbox = None
         self._wait_replicas = wait_replicas
         self._timeout = timeout
         self._offset = 0

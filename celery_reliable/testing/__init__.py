@@ -1,7 +1,9 @@
 """Test Celery tasks: in memory, or against real servers, real workers and real faults.
 
-`in_memory`, `drain_all`, `assert_submitted` and `assert_idempotent` need no server. `celery_reliable.testing.servers`
-starts private ones, `celery_reliable.testing.faultproxy` stands between.
+`in_memory`, `drain_all`, `assert_submitted` and `assert_idempotent` need no server. With pytest the fixtures
+`reliable_worker` and `reliable_beat` run an app in real processes (`Member`) on private servers, and
+`reliable_bench` in memory. `celery_reliable.testing.servers` starts servers, `celery_reliable.testing.faultproxy` stands
+between.
 """
 
 from __future__ import annotations
@@ -12,10 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from celery_reliable.testing.bench import Bench, Message, assert_submitted, drain_all, in_memory
     from celery_reliable.testing.idempotence import assert_idempotent
+    from celery_reliable.testing.running import Member
+    from celery_reliable.testing.site import StartBeat, StartWorker
 
-__all__ = ["Bench", "Message", "assert_idempotent", "assert_submitted", "drain_all", "in_memory"]
+__all__ = [
+    "Bench",
+    "Member",
+    "Message",
+    "StartBeat",
+    "StartWorker",
+    "assert_idempotent",
+    "assert_submitted",
+    "drain_all",
+    "in_memory",
+]
 
-_HOMES: Final = {"assert_idempotent": "idempotence"}
+_HOMES: Final = {"assert_idempotent": "idempotence", "Member": "running", "StartBeat": "site", "StartWorker": "site"}
 
 
 def __getattr__(name: str) -> Any:

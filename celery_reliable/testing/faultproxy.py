@@ -26,14 +26,14 @@ Pair = tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 
 
 class FaultProxy:
-    """A TCP proxy in front of a loopback port, whose faults are switched on and off while clients are connected.
+    """A TCP proxy on a loopback port, in front of another one (of this host, by default), whose faults are switched on and off while clients are connected.
 
     Clients connect to `port`. Every fault stays until `heal`. Needs no privileges: it runs in a thread.
     """
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, host: str = LOOPBACK) -> None:
         """Listen on a free port and pass everything on."""
-        self._target_port = target_port
+        self._target = (host, target_port)
         self._latency = 0.0
         self._pairs: set[Pair] = set()
         self._server: asyncio.Server | None = None
@@ -117,7 +117,7 @@ class FaultProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
-            answers, upstream = await asyncio.open_connection(LOOPBACK, self._target_port)
+            answers, upstream = await asyncio.open_connection(*self._target)
         except OSError:
             client.transport.abort()
             return

@@ -12,6 +12,10 @@ from pathlib import Path
 PROC = Path("/proc")
 PS = ("ps", "-A", "-o", "pid=,ppid=,pgid=,state=")
 
+# Reads from a pipe whose other end only our process holds: when we die, in whatever way, the read ends and the process
+# group is killed with its files.
+REAPER = 'cat >/dev/null; kill -s KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -71,6 +75,21 @@ def send_to_group(leader: int, signum: signal.Signals) -> None:
         message = f"refused to send {signum.name} to group {leader}: expected another one than our own, {os.getpgrp()}"
         raise ValueError(message)
     os.killpg(leader, signum)
+
+
+def reap_after_us(pid: int, *, directory: Path) -> subprocess.Popen[bytes]:
+    """Have the group that `pid` leads killed, and its directory deleted, when our process ends in whatever way.
+
+    Kill the process that is returned to call it off.
+    """
+    return subprocess.Popen(
+        ("/bin/sh", "-c", REAPER, "reaper", str(pid), str(directory)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=os.sep,
+        start_new_session=True,
+    )
 
 
 def process_table() -> list[Entry]:

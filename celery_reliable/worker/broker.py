@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_reliable import internals
@@ -52,6 +53,24 @@ return 1
 """
 
 
+Held = tuple[dict[str, Any], str, str]
+"""A message, its exchange and its routing key, as kombu keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A held message whose keeper is gone, with the score it was last seen with."""
+
+    tag: str
+    score: str
+    held: Held
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """The headers of the message."""
+        return self.held[0].get("headers") or {}
+
+
 class RedisBroker:
     """One consumer's view of its Redis broker. Made again for each connection."""
 
@@ -89,13 +108,14 @@ class RedisBroker:
         texts = [one.decode() for one in self._scores(keys=[self._key("unacked_index_key")])]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
-    def ours(self, tags: Sequence[str]) -> dict[str, tuple[dict[str, Any], str, str]]:
+    def ours(self, tags: Sequence[str]) -> dict[str, Held]:
         """Return those of the held messages that carry our header, with exchange and routing key."""
-        raws = self._client.hmget(self._key("unacked_key"), list(tags)) if tags else []
+        chunks = [tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK)]
+        raws = [raw for chunk in chunks for raw in self._client.hmget(self._key("unacked_key"), list(chunk))]
         parsed = {tag: json.loads(raw) for tag, raw in zip(tags, raws, strict=True) if raw}
         return {tag: tuple(one) for tag, one in parsed.items() if HEADER in (one[0].get("headers") or {})}
 
-    def marked(self, owners: Collection[str]) -> Iterator[tuple[str, tuple[dict[str, Any], str, str]]]:
+    def marked(self, owners: Collection[str]) -> Iterator[tuple[str, Held]]:
         """Yield the held messages that one of these owners received last, with exchange and routing key."""
         wanted = [owner.encode() for owner in owners]
         for tag, raw in self._client.hscan_iter(self._key("unacked_key"), count=_CHUNK):
@@ -105,20 +125,29 @@ class RedisBroker:
             if owner_of(str(message["properties"].get(TOKEN))) in owners:
                 yield tag.decode(), (message, exchange, routing_key)
 
-    def restore(self, tag: str, score: str, held: tuple[dict[str, Any], str, str]) -> bool:
-        """Put a held message back to the near end of its queue, if its score has not moved since."""
-        message, exchange, routing_key = held
+    def restore(self, silent: Sequence[Silent]) -> list[Silent]:
+        """Put held messages back to the near ends of their queues, in this order, if their scores have not moved since.
+
+        Returns those that went back. One round trip: each one would wait for the interpreter, which a worker that
+        receives thousands of messages rarely gives away.
+        """
+        pushed: list[Silent] = []
+        with self._client.pipeline(transaction=False) as together:
+            for one in silent:
+                for keys, text in self._places(one):
+                    self._restore(keys=keys, args=[one.tag, one.score, text], client=together)
+                    pushed.append(one)
+            answers = together.execute()
+        done = {one.tag: one for one, answer in zip(pushed, answers, strict=True) if answer}
+        return list(done.values())
+
+    def _places(self, silent: Silent) -> Iterator[tuple[list[str], str]]:
+        message, exchange, routing_key = silent.held
         message.setdefault("headers", {})["redelivered"] = True
         message["properties"]["delivery_info"]["redelivered"] = True
-        done = False
+        names = [self._key("unacked_key"), self._key("unacked_index_key")]
         for name in self._channel._lookup(exchange, routing_key):  # noqa: SLF001  # as kombu's own restore (5.7)
-            keys = [
-                self._key("unacked_key"),
-                self._key("unacked_index_key"),
-                self._prefix + self._list_of(name, message),
-            ]
-            done = bool(self._restore(keys=keys, args=[tag, score, json.dumps(message)])) or done
-        return done
+            yield [*names, self._prefix + self._list_of(name, message)], json.dumps(message)
 
     def task_ids_held(self) -> set[str]:
         """Return the task ids of all held messages.

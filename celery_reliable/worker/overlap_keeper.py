@@ -8,7 +8,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from celery_reliable.errors import ReliableError, StoreError
+from celery_reliable.errors import StoreError
 from celery_reliable.overlap import POLL, Claimant, Right, job_name
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.background import Background
@@ -20,7 +20,7 @@ _AFTER_LIMIT = 30.0  # seconds that a hard time limit has to take effect
 
 
 class OverlapKeeper(bootsteps.StartStopStep):
-    """A thread of the worker's parent, there only if a task has an ``overlap`` other than ``allow``.
+    """A thread of the worker's parent, there from the first task on that has an ``overlap`` other than ``allow``.
 
     It looks each second while such a task runs: one round trip, a second one when rights are due. A body that holds its
     child's interpreter does not stop it. A run that is asked to stop, or whose right another job took while this process
@@ -34,24 +34,19 @@ class OverlapKeeper(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         self._app = parent.app
         self._background = Background(self._keep, name="reliable-overlap")
-        self._stops = Stops() if self.include_if(parent) else None
+        self._stops = Stops()
         self._known: set[str] = set()
         self._missing: dict[str, int] = {}
 
-    def include_if(self, parent: Any) -> bool:
-        """Take part where a task needs it."""
-        tasks = [task for task in parent.app.tasks.values() if hasattr(type(task), "reliable_settings")]
-        return any(task.reliable_settings.overlap != "allow" for task in tasks)
-
     def start(self, parent: Any) -> None:
-        """Start the thread."""
-        self._background.begin()
+        """Have the thread started when it is needed: a task, or one message of it, says so."""
+        runtime_of(self._app).keep_rights = self._background.begin
 
     def stop(self, parent: Any) -> None:
         """End the thread. Called after the pool has stopped, so nothing runs unrenewed."""
+        runtime_of(self._app).keep_rights = None
         self._background.end(patience=1.0)
-        if self._stops is not None:
-            self._stops.close()
+        self._stops.close()
 
     terminate = stop
 
@@ -80,7 +75,7 @@ class OverlapKeeper(bootsteps.StartStopStep):
     def _tell(self, request: ReliableRequest, claimant: Claimant, right: Right | None) -> None:
         if right is not None:
             self._missing.pop(request.token, None)
-            if right.stop and self._stops is not None:
+            if right.stop:
                 self._stops.ask(request.token, reason=REPLACED)
             return
         # One that begins or ends at this moment has no right, either; what is lost stays so.
@@ -89,40 +84,27 @@ class OverlapKeeper(bootsteps.StartStopStep):
             self._lost(request, claimant)
 
     def _lost(self, request: ReliableRequest, claimant: Claimant) -> None:
-        if self._stops is not None:
-            self._stops.ask(request.token, reason=LOST)
+        self._stops.ask(request.token, reason=LOST)
         facts = {"task": request.name, "task_id": request.id, "key": request.job.key}
         runtime_of(self._app).events.emit("overlap_lost", **facts, overlap_key=claimant.name)
 
     def _forget_all_but(self, tokens: set[str]) -> None:
         for token in self._known - tokens:
             self._missing.pop(token, None)
-            if self._stops is not None:
-                self._stops.forget(token)
+            self._stops.forget(token)
         self._known = tokens
 
 
 def _claimant(request: ReliableRequest) -> Claimant | None:
     """Return whose right a run may have; None where there is none, or no longer."""
-    settings = request.settings
-    limit = request.time_limits[0] or request.task.time_limit
-    longest = limit + _AFTER_LIMIT if limit else settings.max_runtime
-    if settings.overlap == "allow" or not request.accepted_at or time.monotonic() - request.accepted_at > longest:
+    if request.overlap == "allow" or not request.accepted_at:
         return None
-    name = _name(request)
-    return None if name is None else Claimant(name, request.job, request.id, settings.lease_ttl)
-
-
-def _name(request: ReliableRequest) -> str | None:
-    """Return the overlap key, computed once: the child computes the same from the same message."""
-    if not hasattr(request, "overlap_name"):
-        try:
-            call = request._args or (), request._kwargs or {}  # noqa: SLF001  # decoded by the strategy (5.7)
-            request.overlap_name = request.task.overlap_name(*call, version=request.version)
-        except (TypeError, ReliableError):
-            request.overlap_name = None  # the run fails for it, too
-    name: str | None = request.overlap_name
-    return name
+    settings, limit = request.settings, request.time_limits[0] or request.task.time_limit
+    longest = limit + _AFTER_LIMIT if limit else settings.max_runtime
+    name = request.overlap_name
+    if name is None or time.monotonic() - request.accepted_at > longest:
+        return None
+    return Claimant(name, request.job, request.id, settings.lease_ttl)
 
 
 def _snapshot() -> list[Any]:

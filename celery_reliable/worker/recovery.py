@@ -16,7 +16,8 @@ own sight begins the watch anew: an outage ends nobody's hold.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
@@ -25,23 +26,22 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
-from celery_reliable import internals, keys
-from celery_reliable.dead_letters import DeadLetter, letter_id_of
-from celery_reliable.keys import HEADER, Identity
+from celery_reliable import internals
 from celery_reliable.parking import Parking
 from celery_reliable.payloads import Envelope
+from celery_reliable.publishing import LIVE_RECORD_TTL, identity_in, publish_envelope
+from celery_reliable.relay import bury_lost
 from celery_reliable.runtime import Runtime, consumed_driver, runtime_of
-from celery_reliable.stores.base import Job
-from celery_reliable.submission import LIVE_RECORD_TTL, publish_envelope
 from celery_reliable.worker.background import Background
-from celery_reliable.worker.broker import RedisBroker, address_of, away, silent
+from celery_reliable.worker.broker import RedisBroker, Silent, address_of, away, silent
 from celery_reliable.worker.fleet_queues import FleetQueues
 
 if TYPE_CHECKING:
     from celery import Celery
 
 _EACH = 1.0  # seconds between two looks
-_AT_ONCE = 100  # held messages read and given back between two looks at the clock
+_AT_ONCE = 500  # held messages given back between two looks at the clock
+_MOST = 10_000  # held messages read in one round
 _GAP = 3.0  # a longer one begins the watch anew
 _ROLE_TTL = 2.5
 _ROLES = ("leader", "standby")
@@ -80,13 +80,14 @@ class Recovery(bootsteps.StartStopStep):
 
     def _run(self) -> None:
         rounds = Rounds(self._consumer)
-        while not self._background.wait(_EACH):
-            rounds.go()
+        pause = _EACH
+        while not self._background.wait(pause):
+            pause = 0.0 if rounds.go() else _EACH
         rounds.close()
 
 
 class Rounds:
-    """What the thread does each second."""
+    """What the thread does each second, or at once again if there was more than a round may do."""
 
     def __init__(self, consumer: Any) -> None:
         """Take the consumer, whose channel may change at any time."""
@@ -103,18 +104,19 @@ class Rounds:
         self._foreign: set[str] = set()
         """Silent messages of other applications: not read again each second."""
 
-    def go(self) -> None:
-        """Do one round. What cannot be reached now is looked at again in a second, from the beginning."""
+    def go(self) -> bool:
+        """Do one round; whether there is more. What cannot be reached now is looked at again, from the beginning."""
         try:
             broker = self._current()
             if broker is None:
-                return
+                return False
             self._extend(broker)
             self._fleet.tell(self._queues())
-            self._lead(broker)
+            return self._lead(broker)
         except away():
             self._watch.forget()
             self._ledger.begin()
+            return False
 
     def _current(self) -> RedisBroker | None:
         """Return the view of the present connection."""
@@ -146,7 +148,7 @@ class Rounds:
                 self._runtime.events.emit("stolen", **facts, key="")
         self._stolen = set(stolen)
 
-    def _lead(self, broker: RedisBroker) -> None:
+    def _lead(self, broker: RedisBroker) -> bool:
         """Watch if this worker is one of the two, act if it is the leader."""
         settings, store = self._runtime.settings, self._runtime.store
         for role in _ROLES:
@@ -155,32 +157,45 @@ class Rounds:
                 break
         else:
             self._watch.forget()
-            return
+            return False
         self._watch.look(broker.held_anywhere())
-        if role == "leader" and answer == "yes":
-            self._restore(broker)
-            if self._ledger.is_due():
-                self._ledger.look(broker, queues=self._queues() | self._fleet.known())
+        if role != "leader" or answer != "yes":
+            return False
+        more = self._restore(broker)
+        if self._ledger.is_due():
+            self._ledger.look(broker, queues=self._queues() | self._fleet.known())
+        return more
 
-    def _restore(self, broker: RedisBroker) -> None:
-        """Give silent messages back, for a second at most: the role has to be kept, and the next round goes on."""
+    def _restore(self, broker: RedisBroker) -> bool:
+        """Give silent messages back, for a second at most: the role has to be kept. Whether there are more."""
         silent_tags = self._watch.silent(after=self._runtime.settings.lease_ttl)
         self._foreign.intersection_update(silent_tags)
         tags = [tag for tag in silent_tags if tag not in self._foreign]
-        ends = time.monotonic() + _EACH
-        for start in range(0, len(tags), _AT_ONCE):
-            chunk = tags[start : start + _AT_ONCE]
-            ours = broker.ours(chunk)
-            self._foreign.update(tag for tag in chunk if tag not in ours)
-            for tag, held in ours.items():
-                self._restore_one(broker, tag, held)
-            if time.monotonic() >= ends:
-                return
+        found = deque(self._read(broker, tags[:_MOST]))
+        restored, ends = 0, time.monotonic() + _EACH
+        while found and time.monotonic() < ends and self._watch.goes_on():
+            restored += self._restore_some(broker, [found.popleft() for _ in range(min(_AT_ONCE, len(found)))])
+        if restored:
+            self._runtime.events.emit("worker_silent", messages=restored)
+        return restored > 0 and (bool(found) or len(tags) > _MOST)
 
-    def _restore_one(self, broker: RedisBroker, tag: str, held: tuple[dict[str, Any], str, str]) -> None:
-        if broker.restore(tag, self._watch.score(tag), held):
-            headers = held[0]["headers"]
-            self._runtime.events.emit("restored", task=headers.get("task"), task_id=headers.get("id"), key="")
+    def _read(self, broker: RedisBroker, tags: Sequence[str]) -> list[Silent]:
+        """Return silent messages of ours; the one that is due first comes last, so that it is received first."""
+        found: list[Silent] = []
+        for start in range(0, len(tags), _AT_ONCE):
+            scores = {tag: self._watch.score(tag) for tag in tags[start : start + _AT_ONCE]}
+            ours = broker.ours(list(scores))
+            self._foreign.update(scores.keys() - ours.keys())
+            found += [Silent(tag, scores[tag], held) for tag, held in ours.items()]
+            if not self._watch.goes_on():
+                return []
+        return sorted(found, key=lambda one: str(one.headers.get("eta") or ""), reverse=True)
+
+    def _restore_some(self, broker: RedisBroker, some: Sequence[Silent]) -> int:
+        restored = broker.restore(some)
+        for one in restored:
+            self._runtime.events.emit("restored", task=one.headers.get("task"), task_id=one.headers.get("id"), key="")
+        return len(restored)
 
     def _queues(self) -> set[str]:
         return {queue.name for queue in self._consumer.task_consumer.queues}
@@ -202,14 +217,19 @@ class Watch:
 
     def look(self, held: dict[str, str]) -> None:
         """Take in the scores of all held messages."""
-        now = time.monotonic()
-        if now - self._looked > _GAP:
-            self._seen.clear()
-        self._looked = now
-        known = self._seen
+        self.goes_on()
+        now, known = self._looked, self._seen
         self._seen = {
             tag: known[tag] if tag in known and known[tag][0] == score else (score, now) for tag, score in held.items()
         }
+
+    def goes_on(self) -> bool:
+        """Note, within a long round too, that we and the broker go on; after a gap, False, the watch begins anew."""
+        now, before = time.monotonic(), self._looked
+        self._looked = now
+        if now - before > _GAP:
+            self._seen.clear()
+        return now - before <= _GAP
 
     def silent(self, *, after: float) -> list[str]:
         """Return the tags that have not moved for ``after`` seconds."""
@@ -282,7 +302,7 @@ class LedgerSweep:
     def _is_suspect(self, envelope: Envelope, oldest: OldestStamp, *, now: int, queues: set[str]) -> bool:
         """Tell an entry whose message must have been received long ago, by what its own list holds now."""
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
-        stamp = _identity(envelope).job.stamp
+        stamp = identity_in(envelope).job.stamp
         age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
         self._soonest = min(self._soonest, time.monotonic() + self._quiet - age)
         if age < self._quiet:
@@ -300,7 +320,7 @@ class LedgerSweep:
             self._runtime.events.emit("queue_unconsumed", queue=queue)
 
     def _resend(self, envelope: Envelope) -> None:
-        runtime, identity = self._runtime, _identity(envelope)
+        runtime, identity = self._runtime, identity_in(envelope)
         answer = runtime.store.resend(
             identity.job, task_id=envelope.task_id, quiet=self._quiet, most=_MOST_TIMES, record_ttl=LIVE_RECORD_TTL
         )
@@ -310,34 +330,8 @@ class LedgerSweep:
             publish_envelope(self._app, envelope)
         if answer == "lost":
             runtime.events.emit("lost", **facts)
-            self._bury(envelope, identity)
-
-    def _bury(self, envelope: Envelope, identity: Identity) -> None:
-        """Keep a letter of a submission that was published four times and never settled."""
-        settings, store = self._runtime.settings, self._runtime.store
-        letter = DeadLetter.of(
-            None,
-            reason="lost",
-            envelope=envelope,
-            now=store.now() / 1e6,
-            job=identity.job,
-            life=identity.life,
-            fingerprint=identity.fingerprint,
-            letter_id=letter_id_of(envelope.task_id, life=-2),
-            message=f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?",
-        )
-        bounds: dict[str, Any] = {"letter_ttl": settings.dead_letter_ttl, "letter_max": settings.dead_letter_max}
-        store.keep_letter(letter.id, job=identity.job, letter=letter.to_bytes(), **bounds)
-        store.settle(identity.job, task_id=envelope.task_id, state="skipped", ttl=LIVE_RECORD_TTL)
-        job = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
-        self._runtime.events.emit("buried", **job, **letter.facts())
-
-
-def _identity(envelope: Envelope) -> Identity:
-    header = (envelope.options.get("headers") or {}).get(HEADER)
-    nesting = int(envelope.options.get("replaced_task_nesting") or 0)
-    found = keys.identity_of(header, task_id=envelope.task_id, nesting=nesting)
-    return found or Identity(Job(keys.own_key(envelope.task_id, nesting), "given"), envelope.task_id)
+            tried = f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?"
+            bury_lost(self._app, envelope, identity, message=tried)
 
 
 def _seconds_until(eta: str | None, stamp: int) -> float:

@@ -22,9 +22,9 @@ from celery_reliable.dead_letters import DeadLetter, Worker, letter_id_of
 from celery_reliable.errors import Permanent
 from celery_reliable.parking import Kind, Parked, Parking
 from celery_reliable.payloads import PARKED_HEADER, Envelope, RawMessage
+from celery_reliable.publishing import LIVE_RECORD_TTL, plain_options
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Busy, Dead, Mismatch, NotYet, Poisoned, Run, Stale
-from celery_reliable.submission import LIVE_RECORD_TTL, plain_options
 from celery_reliable.worker.inspection import Incoming, Refusal, canvas_in, fields_of, identity_in, parts_of
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_reliable import keys
-from celery_reliable.errors import Draining, StoreError
+from celery_reliable.errors import Draining, ReliableError, StoreError
 from celery_reliable.keys import HEADER, TOKEN, Identity
+from celery_reliable.overlap import KEY_HEADER, policy_in
 from celery_reliable.payloads import VERSION_HEADER
 from celery_reliable.processes import resident_memory
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:
@@ -64,6 +65,22 @@ class ReliableRequest(Request):
         settings: Settings = self.task.reliable_settings
         return settings
 
+    @property
+    def overlap(self) -> str:
+        """What this message does when another of its kind runs."""
+        return policy_in(self._request_dict, default=self.settings.overlap)
+
+    @cached_property
+    def overlap_name(self) -> str | None:
+        """The key under which it must not overlap others, as its run computes it; None when that fails."""
+        args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
+        try:
+            rule = self._request_dict.get(KEY_HEADER)
+            found: str = self.task.overlap_name(args, kwargs, rule=rule, version=self.version)
+        except (TypeError, ReliableError):
+            return None
+        return found
+
     @cached_property
     def identity(self) -> Identity:
         """What the message says about its job; see `Execution` for messages without our header."""
@@ -88,6 +105,8 @@ class ReliableRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note when the run began."""
         self.accepted_at = time_accepted
+        if self.overlap != "allow" and self.runtime.keep_rights is not None:
+            self.runtime.keep_rights()
         super().on_accepted(pid, time_accepted)
 
     def look_at_memory(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -21,16 +22,17 @@ from celery import bootsteps
 from celery_reliable import keys
 from celery_reliable.errors import StoreError
 from celery_reliable.keys import HEADER, TOKEN, owner_of
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.background import Background
-from celery_reliable.worker.broker import RedisBroker, away
+from celery_reliable.worker.broker import RedisBroker, Silent, away
 from celery_reliable.worker.owners import NodeName, Owner
 
 if TYPE_CHECKING:
     from celery_reliable.stores.base import Job
 
 _EACH = 1.0  # seconds between two tries while something is away
+_AT_ONCE = 100
 
 
 class Rescue(bootsteps.StartStopStep):
@@ -84,9 +86,10 @@ class Rescue(bootsteps.StartStopStep):
         try:
             owners = {one.token: one for one in gone}
             scores, claims, messages = broker.held_anywhere(), 0, 0
-            for tag, held in broker.marked(owners):
-                claims += self._free_claim(held[0], owners)
-                messages += tag in scores and broker.restore(tag, scores[tag], held)
+            marked = broker.marked(owners)
+            while some := list(islice(marked, _AT_ONCE)):
+                claims += sum(self._free_claim(held[0], owners) for _, held in some)
+                messages += len(broker.restore([Silent(tag, scores[tag], held) for tag, held in some if tag in scores]))
             return claims, messages
         finally:
             broker.close()

@@ -181,11 +181,11 @@ def _lives(pid: int) -> bool:
     return any(entry.pid == pid for entry in process_table())
 
 
-def worker(site: Site, *, pool: str, concurrency: int) -> Member:
+def worker(site: Site, *, pool: str, concurrency: int, app: str = "tests.chaos.worker_app") -> Member:
     """Return the place of one worker."""
     options = ["--pool", pool, "--concurrency", str(concurrency), "--hostname", f"{site.party}@%h"]
     quick = ["--without-mingle", "--without-gossip", "--loglevel", "INFO"]
-    return Member(site, [sys.executable, "-m", "celery", "-A", "tests.chaos.worker_app", "worker", *options, *quick])
+    return Member(site, [sys.executable, "-m", "celery", "-A", app, "worker", *options, *quick])
 
 
 def producer(site: Site) -> Member:

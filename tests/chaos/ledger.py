@@ -26,7 +26,8 @@ What = Literal[
     "revoked",  # somebody asked for a revoke
     "fault",  # something was broken
     "healed",  # and is whole again
-    "gone",  # a worker's main process was seen to have ended
+    "gone",  # a main process of a worker or beat was seen to have ended
+    "elected",  # a beat says that it leads
 ]
 
 

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 
-from tests.integration.workers import ROOT, SHOWN_LINES, Worker
+from tests.integration.apps.stage import Stage
+from tests.integration.workers import ROOT, Worker
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.integration.apps.stage import Entry, Stage
+    from celery_reliable.testing.servers import RedisServer
+    from tests.integration.apps.stage import Entry
 
 APP = "tests.integration.apps.worker"
 SCHEDULER = "celery_reliable.beat:ReliableScheduler"
+TTL = 3.0  # of the leader: the least
+
+
+def staged(directory: Path, broker: RedisServer, store: RedisServer, schedule: dict[str, Any], **conf: Any) -> Stage:
+    """Return a stage with a schedule, whose store is a server of its own."""
+    broker.revive()
+    broker.flush()
+    store.revive()
+    store.flush()
+    settings = {"reliable_leader_ttl": TTL, "beat_schedule": schedule, **conf}
+    return dataclasses.replace(Stage.on(broker.url, directory=directory, conf=settings), store=store.url)
 
 
 class Beats:
@@ -62,8 +77,7 @@ class Beats:
             if beat.running:
                 beat.thaw()
             beat.kill()
-            lines = beat.logs().splitlines()[-SHOWN_LINES:]
-            sys.stdout.write("\n".join([f"--- log of {beat.name}, exit code {beat.process.returncode}", *lines, ""]))
+            sys.stdout.write(beat.last_words())
 
 
 def wait_leader(stage: Stage, *beats: Worker, count: int = 1, timeout: float = 30.0) -> tuple[Worker, Entry]:
@@ -90,6 +104,12 @@ def wait_fired(stage: Stage, count: int, *, entry: str, timeout: float = 30.0) -
 def fired(stage: Stage, entry: str) -> list[Entry]:
     """Return the events of the slots of an entry that were fired."""
     return [one for one in stage.events("slot_fired") if one["entry"] == entry]
+
+
+def distances(stage: Stage, entry: str) -> set[timedelta]:
+    """Return how far the slots of an entry that were fired are apart."""
+    found = sorted({datetime.fromisoformat(one["slot"]) for one in fired(stage, entry)})
+    return {later - earlier for earlier, later in itertools.pairwise(found)}
 
 
 def messages(stage: Stage, queue: str = "celery") -> list[dict[str, Any]]:

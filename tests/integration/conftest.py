@@ -13,8 +13,9 @@ import pytest
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import client
 from tests.integration.apps.stage import Stage
+from tests.integration.beats import Beats
 from tests.integration.drains import PATIENT, TIMEOUT, Finishers, Scene, scene_on, stage_of_drain
-from tests.integration.workers import SHOWN_LINES, Workers
+from tests.integration.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 def workers(tmp_path: Path) -> Iterator[Workers]:
     """Start real workers with ``workers.start("module", ...)``; all are killed at the end, their logs shown on failure."""
     fleet = Workers(tmp_path)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture
+def beats(tmp_path: Path) -> Iterator[Beats]:
+    """Start beats; all are killed at the end."""
+    fleet = Beats(tmp_path)
     try:
         yield fleet
     finally:
@@ -59,7 +70,7 @@ def _show_module_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "module_workers" in request.fixturenames:
         for worker in request.getfixturevalue("module_workers")._started:
-            sys.stdout.write("\n".join([f"--- log of {worker.name}", *worker.logs().splitlines()[-SHOWN_LINES:], ""]))
+            sys.stdout.write(worker.last_words())
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,18 @@ def test_a_killed_child_goes_on_after_the_last_saved_item(app: Celery, stage: St
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_step_is_taken_once_although_its_task_is_killed(app: Celery, stage: Stage, label: str) -> None:
+    """Killed between two steps: the next run has the first one's result, and takes the second."""
+    stage.plan("between", label, "kill")
+    result = app.tasks["stepped"].apply_async((label,), task_id=label, queue="steady")
+
+    first, second = result.get(timeout=DEADLINE)
+    starts = [entry["fence"] for entry in stage.entries(label) if entry["step"] == "start"]
+    assert [first, second] == [f"first of {starts[0]}", f"second of {starts[1]}"]
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "first", "start", "second"]
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_retry_goes_on_with_the_item_that_failed(app: Celery, stage: Stage, label: str) -> None:
     """What was finished is saved when the body raises, however seldom the loop saves by itself."""
     result = app.tasks["walk"].apply_async((label, 7, 100, 4), task_id=label, queue="steady")
@@ -108,13 +120,16 @@ def test_a_killed_and_a_drained_worker_hand_over_on_threads(
     assert len(stage.events("interrupted", label)) == 1
 
 
-def test_a_drained_worker_hands_over_between_two_items(app: Celery, stage: Stage, workers: Workers, label: str) -> None:
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
+def test_a_drained_worker_hands_over_between_two_items(
+    app: Celery, stage: Stage, workers: Workers, label: str, pool: str
+) -> None:
     """SIGTERM in the middle of item 4 of a loop that saves after each hundred: nothing is done twice, nothing is spent."""
     stage.plan("item", f"{label}:4", "block")
-    draining = begin(workers, stage, label)
+    draining = begin(workers, stage, label, pool=pool)
     result = app.tasks["walk"].apply_async((label, 8, 100), task_id=label, queue=label)
     with stage.blocked("item", f"{label}:4"):
-        begin(workers, stage, label)
+        begin(workers, stage, label, pool=pool)
         drain(draining)
 
     assert result.get(timeout=DEADLINE) == 1

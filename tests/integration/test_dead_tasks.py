@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from celery_reliable.testing.servers import RedisServer
+    from celery_reliable.testing.servers import RedisServer, Server
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
@@ -124,11 +125,23 @@ def test_a_terminated_task_is_revoked_and_no_letter(app: Celery, stage: Stage, l
     assert [stage.events("buried", label), stage.events("retried", label)] == [[], []]
 
 
-def test_a_task_of_a_lost_machine_runs_elsewhere(
-    module_redis: RedisServer, workers: Workers, tmp_path: Path, label: str
-) -> None:
+@pytest.fixture
+def elsewhere(
+    module_redis: RedisServer, rabbitmq_server: Server, tmp_path: Path, request: pytest.FixtureRequest
+) -> Stage:
+    """A stage on the broker that is asked for, with a queue of its own."""
+    stage = Stage.on(
+        module_redis.url, directory=tmp_path, first=6, conf={"task_default_queue": tmp_path.name, **RESTORING}
+    )
+    if request.param == "redis":
+        return stage
+    return dataclasses.replace(stage, broker=rabbitmq_server.url, conf={"task_default_queue": tmp_path.name})
+
+
+@pytest.mark.parametrize("elsewhere", ["redis", "rabbitmq"], indirect=True)
+def test_a_task_of_a_lost_machine_runs_elsewhere(elsewhere: Stage, workers: Workers, label: str) -> None:
     """Main process and child killed in the body: the message comes back, the lease ends, another worker runs it."""
-    stage = Stage.on(module_redis.url, directory=tmp_path, first=6, conf=RESTORING)
+    stage = elsewhere
     first = workers.start(APP, env=stage.environment(), arguments=QUICK)
     with client(stage) as app:
         result = app.tasks["held"].apply_async((label, label, "done"), task_id=label)
@@ -141,3 +154,19 @@ def test_a_task_of_a_lost_machine_runs_elsewhere(
         assert [entry["step"] for entry in stage.entries(label)] == ["start", "start", "end"]
         claims = [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)]
         assert claims == [(1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("elsewhere", ["rabbitmq"], indirect=True)
+def test_deaths_are_counted_on_rabbitmq_too(elsewhere: Stage, workers: Workers, label: str) -> None:
+    """A child that is killed each time, and one that meets its hard time limit each time: the letters say which."""
+    workers.start(APP, concurrency=2, env=elsewhere.environment(), arguments=QUICK)
+    with client(elsewhere) as app:
+        tasks = {"poison": app.tasks["suicidal"].s(label, 99), "time_limit": app.tasks["endless"].s(f"{label}:endless")}
+        results = {reason: task.apply_async(task_id=f"{label}:{reason}") for reason, task in tasks.items()}
+        for reason, result in results.items():
+            with pytest.raises(Permanent):
+                result.get(timeout=DEADLINE)
+            assert (letter(app, elsewhere, result.id).reason, letter(app, elsewhere, result.id).deliveries) == (
+                reason,
+                2,
+            )

@@ -67,6 +67,48 @@ else:
     raise AssertionError("tables that are not there")
 """
 
+CONNECTIONS = """
+import os, sys
+import django
+django.setup()
+from django.core import signals
+from django.core.management import call_command
+from django.db import connections
+from celery_reliable.stores import open_store
+from celery_reliable.stores.notes import Write
+
+alias = sys.argv[1]
+call_command("migrate", "celery_reliable", database=alias, verbosity=0)
+store = open_store(f"django://{alias}")
+
+def note(name):
+    [version] = store.notes.write("test", [Write(name=name, value=b"1", ttl=60)])
+    assert version and name in store.notes.read("test", [name])
+
+note("before")
+kept = list(store._link._idle)
+signals.request_finished.send(None)
+connections.close_all()
+note("after a request")
+assert list(store._link._idle) == kept, "the store's connection belongs to no request"
+for number in range(2):
+    child = os.fork()
+    if child == 0:
+        try:
+            note(f"child {number}")
+            ours = store._link._idle
+            os._exit(1 if any(one is other for one in ours for other in kept) else 0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+note("after the children")
+assert list(store._link._idle) == kept, "a child's end closed its parent's session"
+if alias == "postgres":
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    note("after its session was ended")
+"""
+
 
 def python(code: str, *words: str, tmp_path: Path, port: int) -> subprocess.CompletedProcess[str]:
     """Run a program of the Django project."""
@@ -95,4 +137,11 @@ def test_parts_of_the_contract_hold_over_django(tmp_path: Path, port: int, alias
 def test_a_claim_does_not_belong_to_the_transaction_of_the_task(tmp_path: Path, port: int, alias: str) -> None:
     """It stays when that is rolled back; a wrong alias and missing tables are said in words."""
     done = python(EFFECTS, alias, tmp_path=tmp_path, port=port)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("alias", ["postgres", "default"])
+def test_the_store_s_connections_outlive_requests_and_forks(tmp_path: Path, port: int, alias: str) -> None:
+    """Neither the end of a request nor a pool child touches them; one that the server ended is replaced."""
+    done = python(CONNECTIONS, alias, tmp_path=tmp_path, port=port)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

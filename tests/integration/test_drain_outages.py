@@ -68,7 +68,9 @@ def drain_to_the_end(there: Scene, harm: Callable[[], None], *, pool: str, what:
     there.stage.wait_event("done", there.step(label, "end")["task_id"])
 
 
-@pytest.mark.parametrize(("pool", "harm"), [("prefork", "freeze"), ("gevent", "kill"), ("threads", "freeze")])
+@pytest.mark.parametrize(
+    ("pool", "harm"), [("prefork", "freeze"), ("gevent", "kill"), ("threads", "freeze"), ("eventlet", "kill")]
+)
 def test_a_broker_that_goes_in_a_drain_does_not_hold_the_exit(
     scene: Build, private_redis: servers.RedisServer, pool: str, harm: str
 ) -> None:

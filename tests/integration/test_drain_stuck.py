@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_reliable.testing.processes import process_table
-from tests.integration.drains import AFTER_TIMEOUT, TIMEOUT, Scene, on, wait_ended
+from celery_reliable.testing.processes import process_table, send_to_group
+from celery_reliable.worker.drain.guarding import LAST_SIGNAL
+from tests.integration.drains import AFTER_TIMEOUT, SOON, TIMEOUT, Scene, figure, on, wait_ended
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -65,6 +68,49 @@ def test_a_body_that_takes_the_interpreter_away_in_a_drain_ends_in_time(hasty: S
     assert time.monotonic() - began < TIMEOUT + AFTER_TIMEOUT + 1.0
     assert "taking_the_gil" in worker.logs().partition("Timeout (")[2]  # the stack that was in the way
     assert hasty.steps(label) == ["start"]
+
+
+@on("redis-threads", "redis-solo", "redis-gevent", "redis-eventlet")
+def test_a_body_that_took_the_interpreter_away_before_the_signal_ends_in_time(hasty: Scene, pool: str) -> None:
+    """No line of Python learns of the signal. C ends the process, says where it was, and the job runs elsewhere, once."""
+    worker = hasty.start(pool)
+    label = hasty.running("holding_the_gil")
+    (guardian,) = worker.children
+
+    began = time.monotonic()
+    worker.terminate()
+    assert exit_code(worker) == LAST_SIGNAL
+    figure("exit with the interpreter taken", time.monotonic() - began)
+    assert time.monotonic() - began < TIMEOUT + AFTER_TIMEOUT + 1.0
+    assert "in _stick_for_ever" in worker.logs()
+    wait_gone(guardian)
+    hasty.finish_elsewhere(label)
+    assert (hasty.steps(label), hasty.delivery(label)) == (["start", "start", "end"], [1, 2])
+
+
+@on("redis-threads")
+def test_a_guardian_ends_with_its_worker(patient: Scene, pool: str) -> None:
+    """It ignores a signal to the whole group; a clean exit and a SIGKILL take it along."""
+    clean, killed = patient.start(pool), patient.start(pool)
+    guardians = [child for worker in (clean, killed) for child in worker.children]
+    assert len(guardians) == 2
+    label = patient.running("gated")
+    send_to_group(clean.pid, signal.SIGTERM)
+    send_to_group(clean.pid, signal.SIGINT)
+    clean.wait_log("Warm shutdown")
+    assert clean.children == guardians[:1] or not clean.running
+
+    patient.stage.open(label)
+    assert clean.wait(SOON) == 0
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    for guardian in guardians:
+        wait_gone(guardian)
+
+
+def wait_gone(pid: int) -> None:
+    """Return once a process has ended."""
+    wait_until(lambda: pid not in {entry.pid for entry in process_table()}, SOON, f"process {pid} to be gone")
 
 
 def exit_code(worker: Worker) -> int:

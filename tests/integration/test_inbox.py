@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,11 @@ import pytest
 import redis
 import sqlalchemy
 
-from celery_reliable.contrib.sqlalchemy import metadata
+from celery_reliable.contrib.sqlalchemy import metadata, transaction
+from celery_reliable.inbox import Claim, once_committed
 from celery_reliable.runtime import forget_runtime
+from celery_reliable.stores.base import Job
+from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.testing import servers
 from tests.integration.apps.inbox_worker import PAYMENTS, app_of, engine_of
 from tests.integration.apps.jobs import QUICK, RESTORING
@@ -178,3 +182,18 @@ def test_the_inbox_of_a_django_project(app: Celery, stage: Stage, workers: Worke
     with contextlib.closing(sqlalchemy.create_engine(f"sqlite:///{file}").raw_connection()) as connection:
         found: Any = connection.cursor().execute("SELECT label FROM payment ORDER BY label")
         assert found.fetchall() == [(f"{label}:all",), (f"{label}:some",)]
+
+
+def test_an_inbox_is_one_statement_in_the_transaction_of_the_effect(tmp_path: Path) -> None:
+    """And one more to keep a result; the store is asked once."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/effects.db")
+    metadata.create_all(engine)
+    said: list[str] = []
+    sqlalchemy.event.listen(engine, "before_cursor_execute", lambda _, __, text, *___: said.append(text.split()[0]))
+    for result, expected in ((None, ["INSERT"]), (7, ["INSERT", "UPDATE"])):
+        claim = Claim(Job(f"job {result}", "own"), 1, "cr:", 60.0, MemoryStore())
+        with engine.connect() as connection, once_committed(partial(transaction, connection), claim) as done:
+            done.result = result
+        assert said == expected
+        said.clear()
+    engine.dispose()

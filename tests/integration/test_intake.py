@@ -67,9 +67,11 @@ def stage(
     return stage
 
 
-def start(workers: Workers, stage: Stage, *, ready: bool = True, env: Mapping[str, str] | None = None) -> Worker:
-    """Start a worker; solo is enough: what is tested happens in the consumer."""
-    return workers.start(APP, pool="solo", env={**stage.environment(), **(env or {})}, arguments=QUICK, ready=ready)
+def start(
+    workers: Workers, stage: Stage, *, ready: bool = True, env: Mapping[str, str] | None = None, pool: str = "solo"
+) -> Worker:
+    """Start a worker; mostly solo is enough: what is tested happens in the consumer."""
+    return workers.start(APP, pool=pool, env={**stage.environment(), **(env or {})}, arguments=QUICK, ready=ready)
 
 
 def on(stage: Stage, tmp_path: Path, **conf: Any) -> Stage:
@@ -168,10 +170,13 @@ def remaining(app: Celery) -> int:
         return int(channel.queue_declare(queue=app.conf.task_default_queue, passive=True).message_count)
 
 
-def test_every_bad_message_is_accounted_for(stage: Stage, workers: Workers, tmp_path: Path, label: str) -> None:
+@pytest.mark.parametrize("pool", ["solo", "prefork"])  # one loop without a hub, one with
+def test_every_bad_message_is_accounted_for(
+    stage: Stage, workers: Workers, tmp_path: Path, label: str, pool: str
+) -> None:
     """Hundreds of every kind: the worker lives, runs the good message behind them, and each has its letter or is parked."""
     stage = on(stage, tmp_path)
-    worker = start(workers, stage)
+    worker = start(workers, stage, pool=pool)
     with client(stage) as app:
         messages = [one for _ in range(COPIES) for one in bad()]
         send(app, *(message for _, message in messages))

@@ -11,6 +11,7 @@ from celery import chain, chord
 from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_reliable.runtime import runtime_of
+from celery_reliable.slots.skips import SHELF, by_entry
 from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client
 from tests.integration.apps.overlap_jobs import add_tasks
 from tests.integration.apps.stage import Stage
@@ -121,11 +122,14 @@ def test_replace_stops_the_running_one_and_runs_the_newest(app: Celery, stage: S
 
     Those between are skipped, too.
     """
+    stage.open(f"{label}:deaf")  # else it may have stopped, and the next one begun, before the newest comes
     first = send(app, "replace", label, "a", fails=fails)
     stage.wait_entries(label, 1)
     between = send(app, "replace", label, "b")
     stage.wait_event("overlap_waits", between.id)
     newest = send(app, "replace", label, "c")
+    stage.wait_event("overlap_waits", newest.id)
+    stage.take(f"{label}:deaf")
 
     assert skipped(stage, first) == ["a newer one replaces it"]
     assert skipped(stage, between) == ["a newer one took its place"]
@@ -135,6 +139,31 @@ def test_replace_stops_the_running_one_and_runs_the_newest(app: Celery, stage: S
     assert stage.events("interrupted", first.id) == stage.events("retried", first.id) == []
     with pytest.raises(TaskRevokedError, match="a newer one replaces it"):
         first.get(timeout=DEADLINE)
+
+
+@pytest.mark.usefixtures("worker")
+def test_headers_of_a_call_win_over_its_task(app: Celery, stage: Stage, label: str) -> None:
+    """As an entry of beat has them: renewed beyond a lease, asked to stop, skipped and known to the entry."""
+    slot = "2026-06-01T12:00:00+00:00"
+
+    def start(name: str, policy: str) -> AsyncResult:
+        headers = {"reliable_overlap": policy, "reliable_overlap_key": f"entry-{label}"}
+        beat = {"reliable_entry": label, "reliable_slot": slot}
+        call = app.tasks["alone_allow"].s(label, name).set(task_id=f"{label}-{name}", headers={**headers, **beat})
+        return call.apply_async(link=app.tasks["add"].si(1, f"{label}:link-{name}"))
+
+    first = start("a", "forbid")
+    (began,) = stage.wait_entries(label, 1)
+    wait_until(lambda: time.monotonic() - began["at"] > LEASE + 1.5, DEADLINE, "the end of a lease")
+    other = start("b", "forbid")
+    assert skipped(stage, other) == [f"task {first.id} runs"]
+    newest = start("c", "replace")
+    assert skipped(stage, first) == ["a newer one replaces it"]
+    stage.open(f"{label}:c")
+    assert newest.get(timeout=DEADLINE) == "c"
+    assert steps(stage, label) == ["a start", "a stopped", "c start", "c end"]
+    (known,) = by_entry(runtime_of(app).store.notes.read(SHELF, [label]))[label]
+    assert known.outcome == "overlap: a newer one replaces it"
 
 
 @pytest.mark.usefixtures("worker")

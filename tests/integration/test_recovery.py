@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import signal
 import time
 import uuid
 import zlib
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 PLAIN = "tests.integration.apps.plain"
+POPPING = "tests.integration.apps.popping"
 LEASE = 3.0
 DEADLINE = 30.0
 
@@ -60,26 +63,27 @@ def broker(stage: Stage) -> Iterator[redis.Redis]:
         yield connection
 
 
-def start(workers: Workers, stage: Stage, name: str) -> Worker:
+def start(workers: Workers, stage: Stage, name: str, pool: str = "prefork") -> Worker:
     """Start a worker with one slot."""
-    return workers.start(APP, name=name, concurrency=1, env=stage.environment(), arguments=QUICK)
+    return workers.start(APP, pool=pool, name=name, concurrency=1, env=stage.environment(), arguments=QUICK)
 
 
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_work_of_a_killed_worker_starts_again_elsewhere(
-    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers, pool: str
 ) -> None:
     """G6: within the lease and two seconds, the running job and the one that waited in the dead worker's memory.
 
     Somebody was killed in the middle of kombu's own sweep before, and left its lock: it holds up nobody.
     """
     broker.set("unacked_mutex", "left by a dead worker", ex=300)
-    first = start(workers, stage, "first")
+    first = start(workers, stage, "first", pool)
     label, waiting = uuid.uuid4().hex, uuid.uuid4().hex
     countdown = app.tasks["add"].apply_async((1, waiting), countdown=4)
     wait_until(lambda: broker.hlen("unacked") == 1, DEADLINE, "the countdown received")
     job = app.tasks["held"].delay(label, "gate")
     stage.wait_entries(label, 1)
-    start(workers, stage, "second")
+    start(workers, stage, "second", pool)
     time.sleep(LEASE)  # the watch of a fleet that runs has seen every message for longer than the lease
     first.kill()
     killed = time.monotonic()
@@ -110,6 +114,21 @@ def test_message_that_vanished_in_the_pop_window_runs_once(
     assert [result.get(timeout=DEADLINE) for result in results] == [2, 2]
     assert [len(stage.events("published_again", result.id)) for result in results] == [1, 1]
     assert [len(stage.entries(f"{label}:{queue}")) for queue in queues] == [1, 1]
+
+
+def test_worker_killed_in_the_pop_window_takes_nothing_along(
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers, label: str
+) -> None:
+    """The same by a SIGKILL in that very moment: the message is in no place any more, and its task runs once."""
+    first = workers.start(POPPING, pool="threads", name="first", env=stage.environment(), arguments=QUICK)
+    stage.plan("popped", label, "kill")
+    result = app.tasks["add"].apply_async((1, label), task_id=label)
+    assert first.wait(DEADLINE) == -signal.SIGKILL
+    assert (stage.messages(), stage.entries(label)) == ((0, 0), [])
+
+    start(workers, stage, "second", "threads")
+    assert result.get(timeout=DEADLINE) == 2
+    assert [len(stage.entries(label)), len(stage.events("published_again", label))] == [1, 1]
 
 
 def test_backlog_is_not_published_again(app: Celery, stage: Stage, broker: redis.Redis, workers: Workers) -> None:
@@ -271,6 +290,33 @@ def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, 
     assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
 
 
+@contextlib.contextmanager
+def looking(app: Celery) -> Iterator[tuple[Rounds, RedisBroker]]:
+    """Look as the thread of a worker does, round by round."""
+    with app.connection_for_write() as connection:
+        consumer = SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel))
+        rounds = Rounds(consumer)
+        view = rounds._current()
+        assert view is not None
+        yield rounds, view
+        rounds.close()
+
+
+def hold_all(broker: redis.Redis) -> None:
+    """Let a worker hold whatever waits."""
+    raws = [json.loads(cast("bytes", one)) for one in broker.lrange("celery", 0, -1)]
+    broker.delete("celery")
+    broker.hset("unacked", mapping={str(n): json.dumps([raw, "", "celery"]) for n, raw in enumerate(raws)})
+    broker.zadd("unacked_index", {str(n): 1.0 for n in range(len(raws))})
+
+
+def silent_for_ever(rounds: Rounds, view: RedisBroker) -> None:
+    """Let the watch have seen every held message stand still all the time."""
+    held = view.held_anywhere()
+    rounds._watch.look(held)
+    rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in held.items()}
+
+
 def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
     app: Celery, broker: redis.Redis
 ) -> None:
@@ -282,23 +328,67 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
     out = {f"ours-{number}": ours for number in range(1500)} | {f"theirs-{number}": foreign for number in range(150)}
     broker.hset("unacked", mapping=dict(out.items()))
     broker.zadd("unacked_index", dict.fromkeys(out, 1.0))
-    with app.connection_for_write() as connection:
-        rounds = Rounds(SimpleNamespace(app=app, task_consumer=SimpleNamespace(channel=connection.default_channel)))
-        view = rounds._current()
-        assert view is not None
+    with looking(app) as (rounds, view):
 
         def go() -> bool:
-            held = view.held_anywhere()
-            rounds._watch._seen = {tag: (score, float("-inf")) for tag, score in held.items()}  # silent for ever
+            silent_for_ever(rounds, view)
             rounds._restore(view)
             return (broker.llen("celery"), len(rounds._foreign)) == (1500, 150)
 
         wait_until(go, DEADLINE, "all back")
         broker.config_resetstat()
         go()
-        rounds.close()
     assert broker.hlen("unacked") == 150
     assert "cmdstat_hmget" not in broker.info("commandstats")
+
+
+def test_what_is_due_first_is_received_first(app: Celery, broker: redis.Redis) -> None:
+    """Of the messages of one silent worker: what has no time, then the earliest; receiving thousands takes seconds."""
+    for seconds in (300, 100, None, 200):
+        app.tasks["add"].apply_async((seconds, "label"), countdown=seconds)
+    hold_all(broker)
+    with looking(app) as (rounds, view):
+        silent_for_ever(rounds, view)
+        assert rounds._restore(view) is False
+    back = [json.loads(cast("bytes", one))["headers"]["eta"] or "" for one in broker.lrange("celery", 0, -1)]
+    assert (len(back), back) == (4, sorted(back, reverse=True))
+
+
+def test_a_watcher_that_stood_still_in_a_round_restores_nothing(app: Celery, broker: redis.Redis) -> None:
+    """Whoever holds the messages may have been stopped with it: the watch begins anew, in the middle of a round too."""
+    for number in range(600):
+        app.tasks["add"].delay(number, "label")
+    hold_all(broker)
+    with looking(app) as (rounds, view):
+        silent_for_ever(rounds, view)
+        rounds._watch._looked -= 60.0
+        assert rounds._restore(view) is False
+        assert rounds._watch.silent(after=0.0) == []
+    assert (broker.llen("celery"), broker.hlen("unacked")) == (0, 600)
+
+
+def test_hundreds_of_messages_with_an_eta_of_a_killed_worker_run_once_elsewhere(
+    app: Celery, stage: Stage, broker: redis.Redis, workers: Workers, label: str
+) -> None:
+    """G6 for all of them: back within the lease and two seconds. `python -m benchmarks.fleet eta` does it with 10,000."""
+    many = 400
+    eager = (*QUICK, "--prefetch-multiplier", str(2 * many))
+    first = workers.start(APP, name="first", concurrency=1, env=stage.environment(), arguments=eager)
+    app.tasks["held"].delay(f"{label}:held", "never")  # so that the first runs none of them, due or not
+    stage.wait_entries(f"{label}:held", 1)
+    for number in range(many):
+        app.tasks["add"].apply_async((number, label), countdown=5 + 5 * number / many)
+    wait_until(lambda: broker.hlen("unacked") == many + 1, DEADLINE, "all held")
+    workers.start(APP, pool="threads", name="second", concurrency=4, env=stage.environment(), arguments=QUICK)
+    time.sleep(LEASE)  # the watch of a fleet that runs has seen every message for longer than the lease
+    first.kill()
+    killed = time.monotonic()
+
+    entries = stage.wait_entries(label, many, timeout=2 * DEADLINE)
+    assert sorted(entry["x"] for entry in entries) == list(range(many))
+    restored = stage.events("restored")
+    assert len(restored) == many + 1
+    assert max(event["at"] for event in restored) - killed < LEASE + 2 + 3  # the last for a loaded machine
 
 
 def test_another_application_s_messages_are_left_alone(stage: Stage, broker: redis.Redis, workers: Workers) -> None:

@@ -51,7 +51,7 @@ def test_plain_worker_ends(stage: Stage, private_redis: RedisServer, workers: Wo
     assert "_connparams" in worker.logs()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet", "solo"])
 def test_worker_goes_on(stage: Stage, private_redis: RedisServer, workers: Workers, label: str, pool: str) -> None:
     """What runs is acked on its old tag, what waited runs on time, and the worker takes new work.
 

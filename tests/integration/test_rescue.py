@@ -42,15 +42,18 @@ def start(workers: Workers, stage: Stage, pool: str = "prefork") -> Worker:
     return workers.start(APP, pool=pool, concurrency=1, env=stage.environment(), arguments=arguments)
 
 
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
-def test_successor_takes_over(
-    broker: str, stage: Stage, workers: Workers, label: str, request: pytest.FixtureRequest
+PLACES = [("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("rabbitmq", "prefork")]
+
+
+@pytest.mark.parametrize(("broker", "pool"), PLACES)
+def test_successor_takes_over(  # noqa: PLR0917  # fixtures
+    broker: str, pool: str, stage: Stage, workers: Workers, label: str, request: pytest.FixtureRequest
 ) -> None:
     """The job that ran starts again, the message that waited for its time is received again."""
     if broker == "rabbitmq":
         conf = {**stage.conf, "task_default_queue": f"rescue-{uuid.uuid4().hex}"}
         stage = dataclasses.replace(stage, broker=request.getfixturevalue("rabbitmq_server").url, conf=conf)
-    first = start(workers, stage)
+    first = start(workers, stage, pool)
     with client(stage) as app:
         waiting = app.tasks["add"].apply_async((1, f"{label}:waiting"), countdown=600)
         first.wait_log(f"add[{waiting.id}] received", DEADLINE)
@@ -58,7 +61,7 @@ def test_successor_takes_over(
         stage.wait_entries(label, 1)
         os.kill(first.pid, signal.SIGKILL)  # not its child: Celery has that die with it (Linux)
         first.wait()
-        second = start(workers, stage)
+        second = start(workers, stage, pool)
         ready = time.monotonic()
         again = stage.wait_entries(label, 2, timeout=DEADLINE)[1]
         stage.open("gate")

@@ -4,96 +4,25 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_reliable.testing.processes import children, send, signal_family
-from tests.waiting import wait_until
+from celery_reliable.testing.running import Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
-READY = " ready."
-READY_TIMEOUT = 30.0
-STOP_TIMEOUT = 30.0
-SHOWN_LINES = 80
 
 
-class Worker:
-    """A running ``celery worker`` in a session of its own."""
+class Worker(Running):
+    """A running ``celery worker`` (or beat) in a session of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], *, name: str, log: Path) -> None:
-        """Keep the process; `start_worker` makes it."""
-        self.process = process
-        self.name = name
-        self.log = log
-
-    @property
-    def pid(self) -> int:
-        """The process id of the worker's main process."""
-        return self.process.pid
-
-    @property
-    def running(self) -> bool:
-        """Tell whether the main process lives."""
-        return self.process.poll() is None
-
-    @property
-    def children(self) -> list[int]:
-        """The pool children of a prefork worker."""
-        return children(self.pid)
-
-    def logs(self) -> str:
-        """Return everything the worker has printed."""
-        return self.log.read_text(errors="replace")
-
-    def wait_ready(self, timeout: float = READY_TIMEOUT) -> Worker:
-        """Return once the worker consumes; fail with its log if it ends before."""
-        wait_until(lambda: READY in self.logs() or not self.running, timeout, f"worker {self.name} ready")
-        assert self.running, f"worker {self.name} ended with {self.process.returncode}:\n{self.logs()}"
-        return self
-
-    def wait_log(self, text: str, timeout: float = 10.0) -> None:
-        """Return once the log has `text`."""
-        wait_until(lambda: text in self.logs(), timeout, f"{text!r} in the log of worker {self.name}")
-
-    def terminate(self) -> None:
-        """Send SIGTERM to the main process, as a supervisor does, and return at once."""
-        self.process.send_signal(signal.SIGTERM)
-
-    def wait(self, timeout: float = STOP_TIMEOUT) -> int:
-        """Wait for the main process to end and return its exit code."""
-        return self.process.wait(timeout)
-
-    def stop(self, timeout: float = STOP_TIMEOUT) -> int:
-        """Send SIGTERM, wait, and return the exit code."""
-        self.terminate()
-        return self.wait(timeout)
-
-    def kill(self) -> None:
-        """Kill main process and children with SIGKILL, as the loss of the machine would."""
-        if self.process.returncode is None:
-            signal_family(self.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def kill_child(self, pid: int | None = None) -> int:
-        """Kill one pool child with SIGKILL, as the OOM killer would, and return its pid."""
-        victim = self.children[0] if pid is None else pid
-        send(victim, signal.SIGKILL)
-        return victim
-
-    def freeze(self) -> None:
-        """Stop main process and children in their tracks."""
-        signal_family(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let a frozen worker go on."""
-        signal_family(self.pid, signal.SIGCONT)
+    terminate = Running.term
+    kill = Running.kill9
 
 
 class Workers:
@@ -137,9 +66,7 @@ class Workers:
         """Kill what still runs, and print the logs: pytest shows them if the test failed."""
         for worker in self._started:
             worker.kill()
-            lines = worker.logs().splitlines()[-SHOWN_LINES:]
-            sys.stdout.write(f"--- log of {worker.name}, exit code {worker.process.returncode}\n")
-            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.write(worker.last_words())
 
 
 def start_worker(

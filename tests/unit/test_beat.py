@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery.schedules import schedule
+from celery.schedules import maybe_schedule, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_reliable import keys
+from celery_reliable import ReliableTask, keys
 from celery_reliable.beat.requests import Requests
 from celery_reliable.heartbeats import read_sign
 from celery_reliable.runtime import runtime_of
@@ -327,6 +327,81 @@ def test_a_changed_entry_starts_anew(fleet: Callable[..., Fleet]) -> None:
     assert beats.slots("job")[1:] == [122]
     record = beats.beats[0]._desk.record("job")
     assert [passed.slot for passed in record.history] == [int((START + 122) * 1e6)]
+
+
+def test_a_change_under_the_leader_is_seen(fleet: Callable[..., Fleet]) -> None:
+    """Within seconds, though schedules are compared by identity first: other arguments, a new entry, one that is gone."""
+    beats = fleet({"job": every(100.0), "gone": every(10.0)})
+    beat = beats.start()
+    beats.run(2)
+    schedule = beat.schedule
+    schedule["job"] = beat.Entry(**{**dict(schedule["job"]), "schedule": maybe_schedule(10.0, app=beats.app)})
+    schedule["new"] = beat.Entry(**{**dict(schedule["job"]), "name": "new"})
+    del schedule["gone"]
+    beats.run(14)
+    assert (beats.slots("job"), beats.slots("new"), beats.slots("gone")) == ([13], [13], [])
+
+
+def test_a_renamed_entry_starts_anew(fleet: Callable[..., Fleet]) -> None:
+    """Nothing of the old name's history is the new one's; the old one is kept as gone."""
+    beats = fleet({"old": every(10.0, catch_up="all")})
+    first = beats.start()
+    beats.run(12)
+    beats.kill(first)
+    beats.pass_time(100)
+    beats.app.conf.beat_schedule = {"new": every(10.0, catch_up="all")}
+    beats.start()
+    beats.run(11)
+    assert (beats.slots("old"), beats.slots("new")) == ([10], [122])
+    desk = beats.beats[0]._desk
+    assert [passed.slot for passed in desk.record("new").history] == [int((START + 122) * 1e6)]
+    assert desk.record("old").absent
+
+
+def test_a_task_may_have_policies_and_its_entries_others(fleet: Callable[..., Fleet]) -> None:
+    """Header before option before setting."""
+    beats = fleet({"as-task": every(300.0, "skipper"), "own": every(300.0, "skipper", catch_up="latest")})
+
+    def skipper() -> None: ...
+
+    beats.app.task(name="skipper", base=ReliableTask, catch_up="skip", shared=False)(skipper)
+    first = beats.start()
+    beats.run(1)
+    beats.kill(first)
+    beats.pass_time(3700)
+    beats.start()
+    beats.run(10)
+    assert (beats.slots("as-task"), beats.slots("own")) == ([], [3600])
+
+
+def test_nobody_sleeps_long(fleet: Callable[..., Fleet]) -> None:
+    """A leader looks at least once a second, a standby three times in a ttl: a free lease is seen in time."""
+    beats = fleet({"job": every(3600.0)})
+    leader, standby = beats.start(), beats.start()
+    beats.run(2)
+    assert 0 < leader.tick() <= 1.0
+    assert 0 < standby.tick() <= TTL / 3
+
+
+def test_a_round_that_takes_longer_than_the_lease_is_told(fleet: Callable[..., Fleet]) -> None:
+    """With the setting; the slot in whose midst it lost the lease goes out once."""
+
+    class Slow(schedule):  # type: ignore[misc]  # Celery has no types
+        def remaining_estimate(self, last_run_at: Any) -> Any:
+            if hangs:
+                beats.clock.time += hangs.pop()
+            return super().remaining_estimate(last_run_at)
+
+    hangs: list[float] = []
+    beats = fleet({"job": every(10.0, catch_up="all"), "slow": every(Slow(10.0))})
+    beats.start()
+    beats.run(9)
+    hangs.append(2 * TTL)
+    beats.run(60)
+    assert beats.named("beat_slow")[0]["seconds"] >= TTL
+    assert len(beats.named("leading")) == 2
+    assert beats.slots("job") == sorted(set(beats.slots("job")))
+    assert set(range(10, 61, 10)) <= set(beats.slots("job"))
 
 
 def test_an_entry_that_cannot_be_made_or_asked_does_not_stop_the_others(fleet: Callable[..., Fleet]) -> None:

@@ -13,7 +13,8 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from django_celery_beat.tzcrontab import TzAwareCrontab
 
-from celery_reliable.beat.schedules import sequence_of, version_of, words_of
+from celery_reliable.beat import schedules
+from celery_reliable.beat.schedules import sequence_of, words_of
 from celery_reliable.slots.sequences import SECOND
 from tests.unit.beating import Fleet, every
 
@@ -110,11 +111,31 @@ def test_a_version_changes_with_what_the_entry_does_and_with_nothing_else(app: C
         fields = {"task": "t", "args": (1,), "kwargs": {"x": object}, "schedule": crontab(minute=1, app=app)}
         return SimpleNamespace(**{**fields, **given})
 
+    def version_of(made: Any, zone: ZoneInfo | None = None) -> str:
+        return schedules.version_of(made, schedule=schedules.text_of(made.schedule, zone=zone))
+
     one = version_of(entry())
     assert version_of(entry()) == one
     assert version_of(entry(kwargs={"x": object})) == one
     others = [entry(task="u"), entry(args=(2,)), entry(kwargs={}), entry(schedule=crontab(minute=2, app=app))]
     assert len({one, *map(version_of, others), version_of(entry(), zone=ZoneInfo("Asia/Tokyo"))}) == 6
+
+
+def test_schedules_that_are_alike_are_read_once_and_others_are_not(app: Celery) -> None:
+    """A project's own kind may have more to it than what it was made from."""
+
+    class Own(crontab):  # type: ignore[misc]  # Celery has no types
+        def remaining_estimate(self, last_run_at: Any) -> Any:
+            raise NotImplementedError
+
+    mark = schedules.mark_of
+    assert mark(crontab(minute=5, app=app)) == mark(crontab(minute=5, app=app)) is not None
+    assert mark(crontab(minute=5, app=app)) != mark(crontab(minute=6, app=app))
+    assert mark(schedule(timedelta(seconds=5), app=app)) != mark(schedule(timedelta(seconds=5), relative=True, app=app))
+    row = TzAwareCrontab(minute="5", tz=ZoneInfo("America/New_York"), app=app)
+    assert mark(row) not in (None, mark(crontab(minute="5", app=app)))
+    assert mark(crontab(minute=[5, 6], app=app)) is None
+    assert mark(Own(minute=5, app=app)) is None
 
 
 def test_words_have_no_addresses(app: Celery) -> None:

@@ -414,6 +414,20 @@ class TestSearch:
         assert next(found).id == "1200"
         assert [letter.id for letter in found] == [f"{number:04}" for number in range(1199, -1, -1)]
 
+    def test_a_page_tells_what_fits_and_where_to_go_on(self, desk: Desk) -> None:
+        """One page of the store each, whatever fits: whoever must answer soon stops between two."""
+        for number in range(5):
+            desk.keep(letter_of(f"n{number}", job=None, letter_id=f"{number}"))
+        wanted = Filter(ids=("0", "3"))
+        pages = list(desk.letters.pages(wanted, size=2))
+        assert [([letter.id for letter in page.letters], page.looked) for page in pages] == [
+            (["3"], 2),
+            ([], 2),
+            (["0"], 1),
+        ]
+        [rest] = desk.letters.pages(wanted, pages[1].cursor, size=2)
+        assert (rest.letters, rest.cursor) == (pages[2].letters, "")
+
     def test_group_of_a_letter_finds_its_like(self, desk: Desk) -> None:
         """Same error in the same place, counted with tasks and times."""
         for number in range(3):

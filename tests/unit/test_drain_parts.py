@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 import sys
 import threading
@@ -12,10 +13,12 @@ import pytest
 from celery import Celery
 
 from celery_reliable.errors import Draining
+from celery_reliable.testing.processes import children, process_table, send
 from celery_reliable.worker import flags
 from celery_reliable.worker.bodies import Bodies
 from celery_reliable.worker.drain import budget
 from celery_reliable.worker.drain.course import Course
+from celery_reliable.worker.drain.guarding import LAST_SIGNAL
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -48,6 +51,16 @@ class TestCourse:
         clock.now += 9.0
         assert course.begin() is False
         clock.now += 1.0
+        assert course.is_past(0.0) is True
+
+    def test_counts_from_the_signal_when_that_was_heard_late(self, clock: Clock) -> None:
+        """C code kept the interpreter for four of ten seconds: six are left."""
+        course = Course(10.0, clock=clock)
+        assert course.until(1.0) == 11.0
+        clock.now += 4.0
+        course.begin(at=100.0)
+        assert (course.until(1.0), course.is_past(0.0)) == (7.0, False)
+        clock.now += 6.0
         assert course.is_past(0.0) is True
 
     def test_nothing_is_due_before_it_begins(self, clock: Clock) -> None:
@@ -240,6 +253,122 @@ while _thread._count():
     time.sleep(0.01)
 print(heard, signal.set_wakeup_fd(-1))
 """
+
+
+HOLD = """
+import ctypes, os, signal, sys, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+patience, signals, keeps = float(sys.argv[1]), [int(one) for one in sys.argv[2].split()], float(sys.argv[3])
+heard = []
+watchdog = Watchdog(
+    signals=(signal.SIGTERM,), on_signal=lambda: heard.append((watchdog.told_at(), time.monotonic())), look=lambda: None
+)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda *_: None)
+parent = os.getpid()
+if not os.fork():
+    time.sleep(0.5)
+    for number in signals:
+        os.kill(parent, number)
+    os._exit(0)
+watchdog.start()
+watchdog.guard(patience=patience)
+
+library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+until = time.time() + keeps
+library.pthread_mutex_lock(mutex)
+library.pthread_mutex_timedlock(mutex, (ctypes.c_long * 2)(int(until), int(until % 1 * 1e9)))
+if signal.SIGTERM in signals:
+    while not heard:
+        time.sleep(0.01)
+    told, now = heard[0]
+    print(round(now - told, 1))
+print("went on", flush=True)
+watchdog.stop()
+"""
+
+
+FORKED = """
+import os, signal, sys, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: None, look=lambda: None)
+watchdog.start()
+watchdog.guard(patience=60.0)
+heir = os.fork()
+if heir:
+    print(os.getpid(), heir, flush=True)
+time.sleep(60)
+"""
+
+
+TWICE = """
+import os, signal, socket, time
+from celery_reliable.worker.drain.watchdog import Watchdog
+
+socket.setdefaulttimeout(0.1)
+watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=lambda: time.sleep(0.5), look=lambda: None)
+signal.signal(signal.SIGTERM, lambda *_: None)
+watchdog.start()
+watchdog.guard(patience=2.0)
+time.sleep(0.3)
+for pause in (3.0, 0.5):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(pause)
+print("went on", flush=True)
+watchdog.stop()
+"""
+
+
+class TestGuardian:
+    """What ends a process in which C keeps the interpreter, and says when the signal came."""
+
+    def run(self, *, patience: float, signals: tuple[int, ...], keeps: float) -> subprocess.CompletedProcess[str]:
+        """Run a process that keeps its interpreter for so long, and gets signals meanwhile."""
+        command = [sys.executable, "-c", HOLD, str(patience), " ".join(map(str, map(int, signals))), str(keeps)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def test_a_process_that_cannot_hear_is_ended(self) -> None:
+        """By a signal that C answers with the stacks and an exit."""
+        run = self.run(patience=0.5, signals=(signal.SIGTERM,), keeps=30.0)
+        assert (run.returncode, run.stdout) == (LAST_SIGNAL, "")
+        assert "Current thread" in run.stderr
+
+    def test_a_process_that_hears_late_learns_when_the_signal_came(self) -> None:
+        """It was kept for 1.5 s, and told after 0.5: it goes on, a second late."""
+        run = self.run(patience=20.0, signals=(signal.SIGUSR1, signal.SIGTERM), keeps=1.5)
+        late, *rest = run.stdout.splitlines()
+        assert (rest, run.returncode) == (["went on"], 0), run.stderr
+        assert 0.5 < float(late) < 5.0
+
+    def test_it_ends_with_its_process_although_a_forked_child_has_the_bell(self) -> None:
+        """So nothing of the bell tells of the end."""
+        command = [sys.executable, "-W", "ignore", "-c", FORKED]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            pid, heir = map(int, process.stdout.readline().split())
+            (guardian,) = {*children(pid)} - {heir}
+            process.kill()
+            process.wait()
+            wait_until(
+                lambda: guardian not in {entry.pid for entry in process_table()}, 10.0, "the guardian to be gone"
+            )
+            assert heir in {entry.pid for entry in process_table()}
+            send(heir, signal.SIGKILL)
+
+    def test_a_process_that_hears_is_left_alone(self) -> None:
+        """Longer than the guardian's patience, and at a second signal, which nobody waits for.
+
+        Though the program lets no socket wait for long.
+        """
+        run = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=False)
+        assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
+
+    def test_another_signal_ends_nothing(self) -> None:
+        """Whoever keeps its interpreter for long and was not told to stop goes on."""
+        run = self.run(patience=0.2, signals=(signal.SIGUSR1,), keeps=2.0)
+        assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
 
 
 class TestWatchdog:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from datetime import datetime
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Task, current_task
+from celery.app import trace
 from celery.backends.base import Backend, BaseBackend, DisabledBackend
 from celery.exceptions import Retry
 from celery.worker import request as celery_request
@@ -227,3 +230,38 @@ def test_alias_is_a_task_of_its_own_to_workers() -> None:
     assert not app.finalized
     former = app.tasks["former"]
     assert (former.name, former is present, type(former) is type(present)) == ("present", False, True)
+
+
+def test_current_task_is_the_top_of_a_stack() -> None:
+    """``current`` pushes on it, as the tracer does."""
+    task: Any = Celery("shop", set_as_current=False).tasks["celery.backend_cleanup"]
+    with internals.current(task):
+        assert current_task.name == task.name
+    assert not current_task
+    assert "push_task = _task_stack.push" in inspect.getsource(trace)
+
+
+# --- other settings for a while
+
+
+def test_settings_are_changed_for_a_block_and_connections_made_anew() -> None:
+    """``Settings.changes``, ``_pool``, ``amqp._producer_pool``, ``_backend_cache`` and ``_local.backend``."""
+    app = Celery("unit", broker="memory://one", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_priority = 3
+    pool, backend, producers, before = app.pool, app.backend, app.producer_pool, dict(app.conf)
+    with internals.changed_settings(app, {"broker_url": "memory://two", "result_backend": "rpc://"}):
+        assert (app.conf.broker_url, app.connection_for_write().hostname) == ("memory://two", "two")
+        assert app.pool is not pool
+        assert app.producer_pool is not producers
+        assert type(app.backend).__name__ == "RPCBackend"
+    assert (dict(app.conf), app.conf.task_default_priority) == (before, 3)
+    assert app.connection_for_write().hostname == "one"
+    assert type(app.backend) is type(backend)
+
+
+def test_the_app_that_celery_makes_up_is_told_from_a_project_s() -> None:
+    """In a process of its own: what is asked for is the process's app."""
+    program = "from celery_reliable.internals import loaded_app; print(loaded_app())"
+    made = program + "; from celery import Celery; app = Celery('default'); print(loaded_app() is app)"
+    run = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["None", "True"]

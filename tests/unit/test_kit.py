@@ -213,6 +213,39 @@ def test_jobs_that_never_end_are_told(app: Celery) -> None:
             drain_all()
 
 
+def test_the_clock_stands_until_it_is_moved(app: Celery, world: World) -> None:
+    """What is due runs; a retry waits for its delay, however long the test takes."""
+
+    def charge(self: Any) -> None:
+        world.charges.append(self.attempt)
+        if self.attempt == 1:
+            raise Transient("again", retry_after=60)
+
+    task = task_of(app, charge)
+    with in_memory(app) as bench:
+        task.delay()
+        bench.run_due()
+        bench.elapse(59)
+        bench.run_due()
+        assert world.charges == [1]
+        bench.elapse(600)
+        bench.run_due()
+        assert world.charges == [1, 2]
+
+
+def test_what_is_due_and_never_ends_is_told(app: Celery) -> None:
+    """As `drain_all` does."""
+
+    def again(self: Any, number: int) -> None:
+        self.delay(number + 1)
+
+    task = task_of(app, again)
+    with in_memory(app) as bench:
+        task.delay(0)
+        with pytest.raises(AssertionError, match="there are more"):
+            bench.run_due()
+
+
 def test_outside_a_bench_nothing_is_guessed() -> None:
     """The remedy is in the message."""
     with pytest.raises(ConfigurationError, match="with in_memory"):

@@ -71,6 +71,19 @@ class TestRegistration:
         with pytest.raises(ConfigurationError, match="no argument named order_id"):
             app.finalize()
 
+    @pytest.mark.parametrize("rank", ["first", "second"])
+    def test_task_of_an_app_that_names_no_preset_is_acked_late(self, rank: str) -> None:
+        """The first that is bound, too: Celery copies settings to its class before it says that it binds."""
+        app = Celery("unit", broker="memory://", set_as_current=False)
+        app.conf.reliable_store_url = "memory://"
+
+        def body() -> None: ...
+
+        for name in ("first", "second"):
+            app.task(base=ReliableTask, name=name, shared=False)(body)
+        task = app.tasks[rank]
+        assert (task.acks_late, task.reject_on_worker_lost) == (True, True)
+
     def test_misspelled_option_is_refused(self, app: Celery) -> None:
         """It would do nothing, in silence."""
         job_task(app, lease_tll=5)

@@ -25,7 +25,7 @@ def drop(_: Any, editor: Any) -> None:
         editor.execute(f"DROP TABLE IF EXISTS celery_reliable_{table}")
 
 
-class Migration(migrations.Migration):  # type: ignore[misc]  # Django is not typed
+class Migration(migrations.Migration):
     """See above."""
 
     initial = True

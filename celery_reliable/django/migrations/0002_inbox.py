@@ -22,7 +22,7 @@ def drop(_: Any, editor: Any) -> None:
     editor.execute("DROP TABLE IF EXISTS celery_reliable_inbox")
 
 
-class Migration(migrations.Migration):  # type: ignore[misc]  # Django is not typed
+class Migration(migrations.Migration):
     """See above."""
 
     dependencies = (("celery_reliable", "0001_initial"),)

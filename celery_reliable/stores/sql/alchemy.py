@@ -85,6 +85,13 @@ class AlchemyLink:
         finally:
             connection.close()  # the pool rolls back what was begun and not ended
 
+    def open_transaction(self) -> None:
+        """See `Link.open_transaction`: SQLAlchemy's sessions belong to whoever made them, so they have to be named."""
+
+    def open_elsewhere(self) -> str:
+        """See `Link.open_elsewhere`."""
+        return ""
+
     def close(self) -> None:
         """See `Link.close`."""
         if self._engine is not None and self._pid == os.getpid():

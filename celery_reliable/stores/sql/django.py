@@ -10,14 +10,15 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
+from django.db import Error, connections, transaction
 from django.db.utils import ConnectionDoesNotExist
 
 from celery_reliable.errors import ConfigurationError
+from celery_reliable.stores.outbox import Delivering
 from celery_reliable.stores.sql.errors import is_away
 from celery_reliable.stores.sql.link import Row, Values, bound_waits, percent, postgres_arguments
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
@@ -86,6 +87,21 @@ class DjangoLink:
         connection.settings_dict = _bounded(connection, timeout=self._timeout)
         return connection
 
+    def open_transaction(self) -> DjangoTransaction | None:
+        """See `Link.open_transaction`: Django's own connection of this thread, inside ``atomic``."""
+        connection = self._callers()
+        return DjangoTransaction(connection) if connection.in_atomic_block else None
+
+    def open_elsewhere(self) -> str:
+        """See `Link.open_elsewhere`; one that was begun by hand counts, since nothing tells when it commits."""
+        return next((one.alias for one in connections.all(initialized_only=True) if _is_in_transaction(one)), "")
+
+    def _callers(self) -> Any:
+        try:
+            return connections[self._alias]
+        except (ConnectionDoesNotExist, ImproperlyConfigured):
+            return self._new()  # which says what is wrong
+
     def close(self) -> None:
         """See `Link.close`."""
         while self._idle and self._pid == os.getpid():
@@ -118,6 +134,22 @@ class DjangoSession:
             cursor.execute(statement)
 
 
+class DjangoTransaction(DjangoSession):
+    """See `Transaction`."""
+
+    errors: tuple[type[Exception], ...] = (Error, OSError)
+
+    def __init__(self, connection: Any) -> None:
+        """Take Django's connection, inside ``atomic``."""
+        super().__init__(connection, kept=True)
+        self.kind = str(connection.vendor)
+        self.place = str(connection.alias)
+
+    def after_commit(self, relay: Delivering, task_id: str) -> None:
+        """See `Transaction.after_commit`: Django drops it with a savepoint that is rolled back."""
+        transaction.on_commit(partial(relay.deliver, [task_id]), using=self.place)
+
+
 def _bounded(connection: Any, *, timeout: float) -> Mapping[str, Any]:
     """Return the connection's settings with bounds on its waits; the project's own options win."""
     settings = connection.settings_dict
@@ -125,6 +157,10 @@ def _bounded(connection: Any, *, timeout: float) -> Mapping[str, Any]:
     options = {**(bounds if connection.vendor in DIALECTS else {}), **settings["OPTIONS"]}
     options.pop("pool", None)  # a pool of Django's would be another one beside ours
     return {**settings, "OPTIONS": options, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False}
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
 
 
 def _rolled_back(connection: Any) -> bool:

@@ -79,6 +79,17 @@ def is_away(exc: BaseException) -> bool:
     return isinstance(exc, OSError) or bool(kinds.intersection(_LOST))
 
 
+def is_broken(exc: BaseException) -> bool:
+    """Say whether the caller's transaction had failed before, as the server, SQLAlchemy and Django each say it."""
+    kinds = {"PendingRollbackError", "TransactionManagementError"}
+    return sqlstate(exc) == "25P02" or type(exc).__name__ in kinds
+
+
+def is_read_only(exc: BaseException) -> bool:
+    """Say whether the transaction, or its database, takes no writes."""
+    return sqlstate(exc) == "25006" or "readonly database" in str(_driver_error(exc))
+
+
 def sqlstate(exc: BaseException) -> str:
     """Return the five characters that PostgreSQL gives an error, "" where there are none."""
     driver = _driver_error(exc)

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, Protocol
 
+from celery_reliable.stores.outbox import Transaction
 from celery_reliable.stores.sql.statements import Dialect
 
 Row = tuple[Any, ...]
@@ -56,6 +57,14 @@ class Link(Protocol):
 
     def session(self) -> AbstractContextManager[Session]:
         """Take a connection; after an exception it is rolled back, or given up if it was lost."""
+        ...
+
+    def open_transaction(self) -> Transaction | None:
+        """Return the transaction of the calling thread on this database, if there is one and the link can know."""
+        ...
+
+    def open_elsewhere(self) -> str:
+        """Return the name of a database on which it has one open that submissions cannot belong to, "" for none."""
         ...
 
     def close(self) -> None:

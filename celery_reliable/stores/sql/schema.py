@@ -69,8 +69,26 @@ ledger = Table(
     Column("envelope", LargeBinary, nullable=False),
     Column("resent", Integer, nullable=False),
     Column("resent_at", BigInteger, nullable=False),
+    Column("digest", LargeBinary(16)),
+    Column("made_at", BigInteger, nullable=False),
     PrimaryKeyConstraint("prefix", "task_id", name="celery_reliable_ledger_pk"),
-    comment="Submissions that have not ended yet.",
+    comment="Submissions that have not ended yet; those with made_at above 0 wait for their publish.",
+)
+_waits = ledger.c.made_at > 0
+Index(
+    "celery_reliable_ledger_waits",
+    ledger.c.prefix,
+    ledger.c.resent_at,
+    postgresql_where=_waits,
+    sqlite_where=_waits,
+)
+Index(
+    "celery_reliable_ledger_order",
+    ledger.c.prefix,
+    ledger.c.digest,
+    ledger.c.made_at,
+    postgresql_where=_waits,
+    sqlite_where=_waits,
 )
 
 letter = Table(

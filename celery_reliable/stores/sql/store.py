@@ -20,6 +20,7 @@ from celery_reliable.stores.sql import ddl
 from celery_reliable.stores.sql.errors import TryAgain, is_again, is_away, translated
 from celery_reliable.stores.sql.link import Link, Session
 from celery_reliable.stores.sql.notes import SqlNotes
+from celery_reliable.stores.sql.outbox import SqlOutbox
 from celery_reliable.stores.sql.statements import Statements, load
 from celery_reliable.stores.sql.tables import BATCH, SqlTables, filled
 from celery_reliable.stores.verbs import SharedVerbs, Tables
@@ -49,6 +50,7 @@ class SqlStore(SharedVerbs):
         self._prefix = key_prefix
         self._timeout = timeout
         self.notes = SqlNotes(self._step, lambda: self._statements, prefix=key_prefix)
+        self.outbox = SqlOutbox(self._step, lambda: self._statements, link, prefix=key_prefix)
         self._tidied = float("-inf")
         self._offset: tuple[float, float] | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_reliable.testing.processes import send, signal_family
+from celery_reliable.testing.processes import reap_after_us, send, signal_family
 from celery_reliable.testing.servers.errors import ServerUnavailable
 
 if TYPE_CHECKING:
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 POLL_INTERVAL = 0.02
 STOP_TIMEOUT = 20.0
 LOG_TAIL = 2000
-
-# Reads from a pipe whose other end only our process holds: when we die, in whatever way, the read ends and the
-# server's process group is killed with its files.
-REAPER = 'cat >/dev/null; kill -s KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +176,7 @@ class Server:
                 start_new_session=True,
                 user=self._recipe.user,
             )
-        self._reaper = _reap_after_us(self._process.pid, directory=self.directory)
+        self._reaper = reap_after_us(self._process.pid, directory=self.directory)
 
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + self._recipe.start_timeout
@@ -207,14 +202,3 @@ class Server:
             self._reaper.kill()
             self._reaper.communicate()
         self._reaper = self._process = None
-
-
-def _reap_after_us(pid: int, *, directory: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        ("/bin/sh", "-c", REAPER, "reaper", str(pid), str(directory)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=os.sep,
-        start_new_session=True,
-    )

@@ -15,8 +15,8 @@ from celery.worker import state
 
 from celery_reliable import internals
 from celery_reliable.errors import StoreError
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import broker_driver
-from celery_reliable.submission import LIVE_RECORD_TTL
 from celery_reliable.worker.drain.threads import original, start_thread
 from celery_reliable.worker.request import ReliableRequest
 

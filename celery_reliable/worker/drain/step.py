@@ -14,7 +14,7 @@ from celery.worker import state
 
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.drain import budget, leaving
-from celery_reliable.worker.drain.course import CLEAN_UP, LATEST, Course
+from celery_reliable.worker.drain.course import CLEAN_UP, DEAF, END, Course
 from celery_reliable.worker.drain.gate import Gate
 from celery_reliable.worker.drain.interrupts import Interrupts, take_interrupts
 from celery_reliable.worker.drain.watchdog import Watchdog, arm
@@ -41,6 +41,8 @@ class Drain(bootsteps.StartStopStep):
     4. At the timeout: `Draining` is raised in what still runs. It may save a checkpoint; its message goes back.
     5. A second later: children are killed; their messages, and those of bodies that cannot be killed, go back.
     6. At 1.2 s after the timeout a watchdog ends the process, were broker, store or a body to hold it.
+    7. Were a body in C to keep the interpreter, C ends the process: if the call began before the signal, another process
+       sees to it at 1.5 s, with code 62; else ``faulthandler`` at 1.9 s, with code 1. The work comes back by the lease.
 
     A second signal changes nothing. SIGQUIT is Celery's cold shutdown, as ever. ``app.control.shutdown()`` drains too.
 
@@ -83,6 +85,8 @@ class Drain(bootsteps.StartStopStep):
         self._interrupts = Interrupts(parent.pool, app=self._app, kind=kind)
         if self._owns_process:
             self._watchdog.start()
+            if self.kind != "prefork":  # there bodies run in children, which can be killed
+                self._watchdog.guard(patience=self.course.until(DEAF))
             atexit.register(self._let_interpreter_end)
         if self.kind == "solo" and self._owns_process:
             take_interrupts(self._app)
@@ -111,10 +115,11 @@ class Drain(bootsteps.StartStopStep):
             self._watchdog.wake()
 
     def _begin(self) -> None:
-        if self.course.begin():
-            self._flags.set_draining()
+        if self.course.begin(at=self._watchdog.told_at()):
             if self._owns_process:
-                arm(self.course.timeout + LATEST - 0.1)
+                arm(self.course.until(END))
+                self._watchdog.heard()
+            self._flags.set_draining()
 
     def _announce(self) -> None:
         """Say what Celery's own handler says, and tell whoever listens to its signal."""
@@ -166,6 +171,7 @@ class Drain(bootsteps.StartStopStep):
     def _let_interpreter_end(self) -> None:
         """Grant a busy machine some seconds more: all is handed back, and from here on no thread can look."""
         if self.course.began is not None:
+            self._watchdog.deafen()
             arm(_LONGEST_END)
 
     def _is_handed_back(self, message: Any) -> bool:

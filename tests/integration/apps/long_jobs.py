@@ -29,6 +29,19 @@ def walk(self: Any, label: str, size: int, every: int = 1, fails_at: int | None 
     return int(self.attempt)
 
 
+def stepped(self: Any, label: str) -> list[str]:
+    """Take two steps, each once, and come to a moment between them."""
+    note(self, label, step="start")
+    first = self.once("first", _step, self, label, "first")
+    stage_of(self).meet("between", label)
+    return [first, self.once("second", _step, self, label, "second")]
+
+
+def _step(task: Any, label: str, name: str) -> str:
+    note(task, label, step=name)
+    return f"{name} of {task.fence}"
+
+
 def load_large(self: Any, label: str) -> int:
     """Save something large, then die; the next life goes on from it."""
     state = self.checkpoint.load()
@@ -48,7 +61,7 @@ def informative(self: Any, label: str, gate: str) -> str:
     return label
 
 
-TASKS: tuple[Any, ...] = ((walk, {}), (load_large, {}), (informative, {}))
+TASKS: tuple[Any, ...] = ((walk, {}), (stepped, {}), (load_large, {}), (informative, {}))
 
 
 def add_tasks(app: Celery) -> Celery:

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 def alone(self: Any, label: str, name: str, fails: int = 0) -> str:
-    """Note the start, wait at the gate of this run or until told to stop, note the end."""
+    """Note the start, wait at the gate of this run or until told to stop, note the end.
+
+    While the gate ``deaf`` is open it does not look whether it was told.
+    """
     note(self, label, step="start", name=name)
     stage = stage_of(self)
     deadline = time.monotonic() + LONGEST_WAIT
     while not stage.is_open(f"{label}:{name}") and time.monotonic() < deadline:
-        if self.draining:
+        if self.draining and not stage.is_open(f"{label}:deaf"):
             note(self, label, step="stopped", name=name)
             if fails:
                 raise Transient("again")
@@ -37,7 +40,8 @@ def alone(self: Any, label: str, name: str, fails: int = 0) -> str:
 
 KEY = {"overlap_key": "alone:{label}"}
 TASKS: tuple[Any, ...] = tuple(
-    (variant(alone, f"alone_{policy}"), {"overlap": policy, **KEY}) for policy in ("forbid", "queue", "replace")
+    (variant(alone, f"alone_{policy}"), {"overlap": policy, **KEY})
+    for policy in ("forbid", "queue", "replace", "allow")
 )
 
 

@@ -114,6 +114,14 @@ class Stage:
         """Tell whether the test has opened a gate."""
         return self._path("gates", gate).exists()
 
+    def take(self, gate: str) -> bool:
+        """Close a gate; tell whether it was open. Of many who ask one is told so."""
+        try:
+            self._path("gates", gate).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def pass_gate(self, gate: str) -> None:
         """Wait, in a task, until the test opens the gate."""
         wait_until(self._path("gates", gate).exists, LONGEST_WAIT, f"gate {gate!r} open")

@@ -16,8 +16,14 @@ CREATE TABLE IF NOT EXISTS celery_reliable_ledger (
     envelope BYTEA NOT NULL,
     resent INTEGER NOT NULL,
     resent_at BIGINT NOT NULL,
+    digest BYTEA,
+    made_at BIGINT NOT NULL,
     CONSTRAINT celery_reliable_ledger_pk PRIMARY KEY (prefix, task_id)
 );
+
+CREATE INDEX IF NOT EXISTS celery_reliable_ledger_order ON celery_reliable_ledger (prefix, digest, made_at) WHERE made_at > 0;
+
+CREATE INDEX IF NOT EXISTS celery_reliable_ledger_waits ON celery_reliable_ledger (prefix, resent_at) WHERE made_at > 0;
 
 CREATE TABLE IF NOT EXISTS celery_reliable_letter (
     prefix VARCHAR(32) NOT NULL,

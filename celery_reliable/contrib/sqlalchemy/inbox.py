@@ -1,8 +1,4 @@
-"""Effects in a database that is used through SQLAlchemy: the inbox, and writes that happen once.
-
-The inbox needs its table in the database of the effect: `metadata`, for ``create_all`` or Alembic's
-``target_metadata``.
-"""
+"""Speak to the caller's open transaction."""
 
 from __future__ import annotations
 
@@ -13,37 +9,35 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from celery_reliable.stores.sql.schema import inbox_metadata as metadata
-
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-__all__ = ["metadata", "transaction"]
 
-
-class _Database:
+class Database:
     """See `celery_reliable.inbox.Database`."""
 
     def __init__(self, session: Session | Connection) -> None:
-        self._session = session
+        """Take what the caller works with."""
+        self.session = session
         engine = session.get_bind() if isinstance(session, Session) else session
         self.kind = str(engine.dialect.name)
+        self.place = engine.engine
 
     def change(self, statement: str, values: dict[str, Any]) -> int:
         """See `Database.change`."""
-        result: Any = self._session.execute(text(statement), values)
+        result: Any = self.session.execute(text(statement), values)
         return int(result.rowcount)
 
     def rows(self, statement: str, values: dict[str, Any]) -> list[Any]:
         """See `Database.rows`."""
-        return list(self._session.execute(text(statement), values).all())
+        return list(self.session.execute(text(statement), values).all())
 
 
 @contextmanager
-def transaction(session: Session | Connection) -> Iterator[_Database]:
+def transaction(session: Session | Connection) -> Iterator[Database]:
     """Commit at the end of the block what the session did, also before the block; roll it back after an exception."""
     try:
-        yield _Database(session)
+        yield Database(session)
         session.commit()
     except BaseException:
         session.rollback()

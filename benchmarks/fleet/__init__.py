@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.cases import RECORD, Case
 from celery_reliable.testing.processes import children, signal_family
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 STOP_WITHIN = 30.0
 

@@ -1,0 +1,126 @@
+"""Stop and kill real workers, and print how soon others go on."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from benchmarks import probing
+from benchmarks.fleet import etas, keeping, stops
+from benchmarks.report import Figure
+from celery_reliable.testing.servers import Server, start_rabbitmq, start_redis
+
+_AFTER_LAST_TASK = {"threads": 1.0, "solo": 1.0, "prefork": 1.5, "gevent": 1.5, "eventlet": 1.5}
+_ON_RABBITMQ = ("prefork", "threads")
+_BEYOND = 2.0  # seconds beyond a timeout or a lease
+_MANY = 10_000
+
+
+def main() -> int:
+    """Measure the parts asked for; the exit code is 1 when a figure misses its bar."""
+    wanted = _arguments()
+    print("| figure | measured | bar | |\n|---|---|---|---|", flush=True)
+    kept = []
+    for part in wanted.parts:
+        for figure in _PARTS[part](wanted.rounds):
+            print(figure.row(), flush=True)
+            kept.append(figure.keeps)
+    return 0 if all(kept) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(_PARTS)}; by default all")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is printed (default 3)")
+    parsed = parser.parse_args()
+    parsed.parts = parsed.parts or list(_PARTS)
+    unknown = set(parsed.parts) - set(_PARTS)
+    if unknown:
+        parser.error(f"expected some of {', '.join(_PARTS)}, found {', '.join(sorted(unknown))}")
+    return parsed
+
+
+def _median(measure: Callable[[], float], rounds: int) -> float:
+    return statistics.median(measure() for _ in range(rounds))
+
+
+def _stop(rounds: int) -> Iterator[Figure]:
+    for pool in stops.POOLS:
+        yield from _hand_over(pool, "Redis", None, rounds)
+    with start_rabbitmq() as broker:
+        for pool in _ON_RABBITMQ:
+            yield from _hand_over(pool, "RabbitMQ", broker, rounds)
+
+
+def _hand_over(pool: str, name: str, broker: Server | None, rounds: int) -> Iterator[Figure]:
+    found = [stops.hand_over(pool, broker=broker) for _ in range(rounds)]
+    back = statistics.median(one.back for one in found)
+    exit_ = statistics.median(one.after_last_task for one in found)
+    yield Figure(f"messages back after SIGTERM, {pool}, {name}", back, "s", at_most=0.5)
+    yield Figure(f"exit after the last task, {pool}, {name}", exit_, "s", at_most=_AFTER_LAST_TASK[pool])
+
+
+def _timeout(rounds: int) -> Iterator[Figure]:
+    for pool in stops.POOLS:
+        for task in ("stubborn", "seizing"):
+            seconds = _median(partial(stops.at_the_timeout, pool, task=task), rounds)
+            yield Figure(f"exit after the drain timeout, {pool}, {task}", seconds - stops.TIMEOUT, "s", at_most=_BEYOND)
+
+
+def _child(rounds: int) -> Iterator[Figure]:
+    seconds = list(stops.child_recoveries(rounds=2 * rounds + 1))
+    yield Figure("runs again after SIGKILL of a pool child", statistics.median(seconds), "s", at_most=1.0)
+    yield Figure("the latest of them", max(seconds), "s")
+
+
+def _worker(rounds: int) -> Iterator[Figure]:
+    for lease in (15.0, 5.0):
+        seconds = _median(partial(stops.worker_recovery, lease_ttl=lease), rounds)
+        name = f"runs again after SIGKILL of a worker, lease {lease:g} s"
+        yield Figure(name, seconds, "s", at_most=lease + _BEYOND)
+
+
+def _long(rounds: int) -> Iterator[Figure]:
+    del rounds  # it takes a minute, and is a count
+    starts = stops.starts_of_a_long_job(seconds=60.0)
+    yield Figure("starts of a 60 s job, visibility timeout 5 s, three workers", starts, at_least=1, at_most=1)
+
+
+def _eta(rounds: int) -> Iterator[Figure]:
+    del rounds  # it takes minutes
+    found = etas.after_a_kill(count=_MANY)
+    yield Figure("ETA messages of a killed worker", len(found.lateness), at_least=_MANY)
+    yield Figure("runs of them", found.runs, at_most=_MANY)
+    yield Figure("late, the median", found.at(0.5), "s")
+    yield Figure("late, 99 of 100", found.at(0.99), "s")
+    yield Figure("late, the worst", found.worst, "s", at_most=_BEYOND)
+
+
+def _keeper(rounds: int) -> Iterator[Figure]:
+    del rounds  # a count
+    yield Figure("round trips of a beat with 1,000 held messages", keeping.round_trips(held=1000), at_most=1)
+
+
+def _probe(rounds: int) -> Iterator[Figure]:
+    with start_redis(config={"appendonly": "no"}) as redis:
+        ours, theirs = probing.measure(redis=redis, rounds=3 * rounds)
+    yield Figure("one probe of a heartbeat file", ours.wall, "ms", at_most=100)
+    yield Figure("one `celery inspect ping`", theirs.wall, "ms")
+
+
+_PARTS: dict[str, Callable[[int], Iterator[Figure]]] = {
+    "stop": _stop,
+    "timeout": _timeout,
+    "child": _child,
+    "worker": _worker,
+    "long": _long,
+    "eta": _eta,
+    "keeper": _keeper,
+    "probe": _probe,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Edit the arguments of a letter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+
+from celery_reliable.dead_letters import DeadLetter
+
+_AREA = {"rows": 8, "cols": 80, "class": "vLargeTextField reliable-json", "spellcheck": "false"}
+
+
+class EditForm(forms.Form):
+    """The arguments as JSON. Characters beyond ASCII stand as escapes, so that nothing is lost on the way."""
+
+    args = forms.CharField(label="args (a JSON list)", widget=forms.Textarea(attrs=_AREA), strip=False)
+    kwargs = forms.CharField(label="kwargs (a JSON object)", widget=forms.Textarea(attrs=_AREA), strip=False)
+    force = forms.BooleanField(
+        required=False, label="Force", help_text="Also a call that this site's code could not run."
+    )
+
+    def __init__(self, given: Any, *, letter: DeadLetter) -> None:
+        """Show the arguments of the letter; of one that cannot be read, nothing."""
+        self._before = letter.arguments()
+        args, kwargs = self._before or (None, None)
+        known = self._before is not None
+        initial = {"args": json.dumps(args, indent=2), "kwargs": json.dumps(kwargs, indent=2)} if known else {}
+        super().__init__(given, initial=initial)
+
+    def clean_args(self) -> list[Any]:
+        """Return the list."""
+        found = _json(self.cleaned_data["args"])
+        if not isinstance(found, list):
+            raise forms.ValidationError('Expected a JSON list, such as [12, "EUR"].')
+        return found
+
+    def clean_kwargs(self) -> dict[str, Any]:
+        """Return the object."""
+        found = _json(self.cleaned_data["kwargs"])
+        if not isinstance(found, dict):
+            raise forms.ValidationError('Expected a JSON object, such as {"amount": 12}.')
+        return found
+
+    def changes(self) -> dict[str, Any]:
+        """Return what differs from the letter: nothing, and the call stays as it is, byte for byte."""
+        given = {"args": self.cleaned_data["args"], "kwargs": self.cleaned_data["kwargs"]}
+        before = dict(zip(given, self._before or (None, None), strict=True))
+        # Not as Python values: 1, 1.0 and true are equal there.
+        return {name: value for name, value in given.items() if json.dumps(value) != json.dumps(before[name])}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as exc:
+        raise forms.ValidationError(f"This is no JSON: {exc}") from exc
+
+
+def _refuse(name: str) -> Any:
+    msg = f"{name} is a number in JavaScript, not in JSON"
+    raise ValueError(msg)

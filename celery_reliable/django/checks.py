@@ -1,0 +1,70 @@
+"""Say at ``manage.py check`` what is wrong with the configuration of celery_reliable.
+
+The id of a message is ``celery_reliable.`` and the code of the finding, which is stable: ``SILENCED_SYSTEM_CHECKS`` may
+name it. Celery runs the checks too, when a worker imports its tasks, so nothing here raises, and only ``--deploy``
+connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from django.apps import apps
+from django.core import checks
+
+from celery_reliable.checks import Finding, clock_findings
+from celery_reliable.django.project import NO_APP
+from celery_reliable.errors import ConfigurationError, StoreError
+from celery_reliable.internals import loaded_app
+from celery_reliable.runtime import runtime_of
+
+TAG: Final = "celery_reliable"
+
+
+def register() -> None:
+    """Register both checks with Django; twice is once."""
+    checks.register(check_configuration, TAG)
+    checks.register(check_store, TAG, deploy=True)
+
+
+def check_configuration(**_: Any) -> list[Any]:
+    """Judge settings and schedule, without connecting to anything."""
+    return [_message(finding) for finding in _of_configuration()]
+
+
+def check_store(**_: Any) -> list[Any]:
+    """Ask the store what is wrong with it: eviction, persistence, tables that are not there."""
+    return [_message(finding) for finding in _of_store()]
+
+
+def _of_configuration() -> Iterator[Finding]:
+    app = loaded_app()
+    if app is None:
+        yield Finding(code="no_app", severity="warning", message=f"{NO_APP}.")
+        return
+    try:
+        runtime_of(app)
+    except ConfigurationError as exc:
+        yield Finding(code="settings", severity="error", message=str(exc))
+        return
+    yield from clock_findings(app, now=datetime.now().astimezone())
+
+
+def _of_store() -> Iterator[Finding]:
+    if loaded_app() is None:
+        return
+    try:
+        found = apps.get_app_config(TAG).project.store.findings()
+    except ConfigurationError:
+        return  # the other check says so
+    except StoreError as exc:
+        yield Finding(code="store_away", severity="error", message=str(exc))
+        return
+    yield from (Finding(code="store", severity="warning", message=text) for text in found)
+
+
+def _message(finding: Finding) -> Any:
+    kind = checks.Error if finding.severity == "error" else checks.Warning
+    return kind(finding.message, id=f"{TAG}.{finding.code}")

@@ -1,0 +1,1 @@
+"""A Django app, and the same tables for SQLAlchemy."""

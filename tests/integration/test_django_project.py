@@ -1,0 +1,218 @@
+"""A Django project with the app installed: its checks, its command, its databases. Each test is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+WEBSHOP = "example_project.webshop.settings"
+
+
+class Project:
+    """A folder with the example's Django project in it, on SQLite, without a broker."""
+
+    def __init__(self, folder: Path, *, settings: str = WEBSHOP, **environment: str) -> None:
+        """Take a folder for the database."""
+        self.folder = folder
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+        self.environment |= {"WEBSHOP_DIRECTORY": str(folder), "DJANGO_SETTINGS_MODULE": settings}
+        self.environment |= {"WEBSHOP_BROKER_URL": "memory://", "WEBSHOP_RESULT_URL": "cache+memory://", **environment}
+
+    def python(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the project; its assertions must hold."""
+        return self._run("-c", f"import django\ndjango.setup()\n{program}", *words)
+
+    def manage(self, *words: str, code: int = 0) -> str:
+        """Run a command; return what it printed."""
+        return "".join(self._run("-m", "django", *words, code=code).__dict__[name] for name in ("stdout", "stderr"))
+
+    def _run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+        return done
+
+
+# --- checks
+
+
+def settings_with(folder: Path, text: str) -> Project:
+    """Return a project whose settings are the example's and some lines more."""
+    (folder / "more_settings.py").write_text(f"from {WEBSHOP} import *\n{text}\n")
+    return Project(folder, settings="more_settings")
+
+
+def test_a_wrong_setting_is_an_error_of_the_check(tmp_path: Path) -> None:
+    """As the project spells it, under an id that stays."""
+    said = settings_with(tmp_path, "CELERY_RELIABLE_LEESE_TTL = 7").manage("check", code=1)
+    assert "(celery_reliable.settings)" in said
+    assert "did you mean CELERY_RELIABLE_LEASE_TTL?" in said
+
+
+def test_findings_are_warnings_that_can_be_silenced(tmp_path: Path) -> None:
+    """By their id. What needs a connection is looked at with --deploy alone: here, tables that are not there."""
+    night = "from celery.schedules import crontab\nCELERY_TIMEZONE = 'Europe/Berlin'\nCELERY_BEAT_SCHEDULE = "
+    night += "{'night': {'task': 'webshop.report', 'schedule': crontab(hour=2, minute=30)}}"
+    said = settings_with(tmp_path, night).manage("check")
+    assert "(celery_reliable.crontab_in_local_night)" in said
+    assert "(celery_reliable.store)" not in said, "a check without --deploy has connected"
+    silenced = "SILENCED_SYSTEM_CHECKS = ['celery_reliable.crontab_in_local_night', 'celery_reliable.zone_differs']"
+    project = settings_with(tmp_path, f"{night}\n{silenced}")
+    deploy = project.manage("check", "--deploy", "--tag", "celery_reliable")
+    assert "crontab_in_local_night)" not in deploy
+    assert "(celery_reliable.store)" in deploy
+    assert "manage.py migrate celery_reliable" in deploy
+
+
+def test_a_site_that_loads_no_celery_app_says_so(tmp_path: Path) -> None:
+    """In its checks, in the command and in the admin, in the words that name the remedy."""
+    (tmp_path / "bare_urls.py").write_text(
+        "from django.contrib import admin\nfrom django.urls import path\nurlpatterns = [path('admin/', admin.site.urls)]\n"
+    )
+    text = (ROOT / "example_project" / "webshop" / "settings.py").read_text()
+    text = text.replace('    "example_project.webshop",\n', "").replace("example_project.webshop.urls", "bare_urls")
+    (tmp_path / "bare_settings.py").write_text(text)
+    project = Project(tmp_path, settings="bare_settings")
+    assert "(celery_reliable.no_app)" in project.manage("check")
+    assert "from .celery import app as celery_app" in project.manage("reliable", "dlq", "list", code=1)
+    project.python(NO_APP)
+
+
+NO_APP = """
+from django.core.management import call_command
+from django.test import Client
+from django.test.utils import setup_test_environment
+setup_test_environment()
+call_command("migrate", verbosity=0)
+from django.contrib.auth.models import User
+client = Client()
+client.force_login(User.objects.create_superuser("ann"))
+answer = client.get("/admin/celery_reliable/deadletter/")
+assert answer.status_code == 503, answer.status_code
+assert "no Celery app is loaded" in answer.content.decode()
+"""
+
+
+# --- the command
+
+
+COMMAND = """
+import io
+from django.core.management import CommandError, call_command
+call_command("migrate", "celery_reliable", verbosity=0)
+out = io.StringIO()
+call_command("reliable", "dlq", "list", stdout=out)
+assert out.getvalue() == "No dead letters match.\\n", out.getvalue()
+try:
+    call_command("reliable", "dlq", "show", "nothing")
+except CommandError as exc:
+    assert exc.returncode == 1 and "begins with 'nothing'" in str(exc), exc
+else:
+    raise AssertionError("a letter that is not there")
+"""
+
+
+def test_the_command_is_that_of_celery(tmp_path: Path) -> None:
+    """With its options and exit codes, on the command line and through `call_command`."""
+    project = Project(tmp_path)
+    project.python(COMMAND)
+    assert project.manage("reliable", "dlq", "stats", "--json").startswith('{"kept": 0')
+
+
+def test_the_scheduler_is_named_below_the_app(tmp_path: Path) -> None:
+    """As for `celery beat -S`, which imports it by name."""
+    Project(tmp_path).python(
+        "from kombu.utils.imports import symbol_by_name\n"
+        "found = symbol_by_name('celery_reliable.django:ReliableDatabaseScheduler')\n"
+        "import celery_reliable.beat as beat\n"
+        "assert found is beat.ReliableDatabaseScheduler\n"
+        "from django_celery_beat.schedulers import DatabaseScheduler\n"
+        "assert issubclass(found, DatabaseScheduler)\n"
+    )
+
+
+# --- databases
+
+
+TWO = """
+import json, uuid
+from django.apps import apps
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client
+from django.test.utils import setup_test_environment
+setup_test_environment()
+call_command("migrate", verbosity=0)
+call_command("migrate", "celery_reliable", database="store", verbosity=0)
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.payloads import Envelope
+project = apps.get_app_config("celery_reliable").project
+call = Envelope("webshop.charge", str(uuid.uuid4()), json.dumps([["A-1"], {}, {}]), options={"queue": "celery"})
+letter = DeadLetter.of(ValueError("no"), reason="permanent", envelope=call, now=project.store.now() / 1e6)
+project.store.keep_letter(letter.id, letter=letter.to_bytes(), letter_ttl=60, letter_max=10)
+client = Client()
+client.force_login(User.objects.create_superuser("ann"))
+assert letter.id in client.get("/admin/celery_reliable/deadletter/").content.decode()
+asked = client.post("/admin/celery_reliable/deadletter/ask/", {"action": "discard", "selected": letter.id})
+token = asked.context["token"]
+assert "Finished" in client.post("/admin/celery_reliable/deadletter/run/", {"batch": token}).content.decode()
+assert LogEntry.objects.using("default").get().change_message == "Discarded."
+with connections["default"].cursor() as cursor:
+    cursor.execute("SELECT count(*) FROM celery_reliable_fleet")
+    assert cursor.fetchone() == (0,), "the store wrote into the other database"
+with connections["store"].cursor() as cursor:
+    cursor.execute("SELECT discarded FROM celery_reliable_fleet")
+    assert cursor.fetchone() == (1,)
+"""
+
+
+def test_store_and_log_may_lie_in_two_databases(tmp_path: Path) -> None:
+    """The store's alias needs no tables of Django's own; the log is where the project's users are."""
+    Project(tmp_path, settings="tests.integration.apps.webshop_two").python(TWO)
+
+
+ASYNC = """
+import asyncio
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import call_command
+from django.db import connection
+from django.test import AsyncClient
+from django.test.utils import setup_test_environment
+setup_test_environment()
+call_command("migrate", verbosity=0)
+from django.contrib.auth.models import User
+from example_project.webshop.tasks import charge
+ann = User.objects.create_superuser("ann")
+
+async def view():
+    client = AsyncClient()
+    await client.aforce_login(ann)
+    assert (await client.get("/admin/celery_reliable/deadletter/")).status_code == 200
+    try:
+        charge.delay("A-1")
+    except SynchronousOnlyOperation as exc:
+        assert "sync_to_async" in str(exc)
+    else:
+        raise AssertionError("the event loop waited for the database")
+    results = await asyncio.gather(*(sync_to_async(charge.delay, thread_sensitive=False)("A-1") for _ in range(8)))
+    assert len({result.id for result in results}) == 1
+
+asyncio.run(view())
+"""
+
+
+def test_async_views_submit_through_a_thread(tmp_path: Path) -> None:
+    """Eight at once are one job; without the thread Django's own error says what to do. The pages work under ASGI."""
+    Project(tmp_path).python(ASYNC)
