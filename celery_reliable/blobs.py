@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Protocol
 
 from celery_reliable.errors import BlobLost, ConfigurationError, Transient
 
@@ -45,6 +45,18 @@ class BlobRef:
         return cls(*json.loads(raw.removeprefix(MARK)))
 
 
+class Cipher(Protocol):
+    """What keeps a folder's contents from whoever can read it, such as ``cryptography.fernet.MultiFernet``."""
+
+    def encrypt(self, data: bytes, /) -> bytes:
+        """Return what is written."""
+        ...
+
+    def decrypt(self, token: bytes, /) -> bytes:
+        """Return what `encrypt` took; raise anything for what it did not make."""
+        ...
+
+
 class Blobs:
     """The blobs of one project, in any folder that fsspec can reach.
 
@@ -52,12 +64,13 @@ class Blobs:
     altered, `Transient` when the folder cannot be reached.
     """
 
-    __slots__ = ("_now", "_url")
+    __slots__ = ("_cipher", "_now", "_url")
 
-    def __init__(self, url: str, *, now: Callable[[], int]) -> None:
+    def __init__(self, url: str, *, now: Callable[[], int], cipher: Cipher | None = None) -> None:
         """Take the folder's URL and the server's clock (microseconds). Nothing is imported or reached before it is used."""
         self._url = url
         self._now = now
+        self._cipher = cipher
 
     def check(self) -> None:
         """Raise `ConfigurationError` when no blob could ever be kept: fsspec or the driver of the URL is missing."""
@@ -74,8 +87,8 @@ class Blobs:
 
     def put(self, body: bytes, *, kind: str, ttl: float) -> BlobRef:
         """Write a blob that is kept for ``ttl`` seconds at least; ``kind`` is a lower-case word."""
-        last_day = datetime.fromtimestamp(self._now() / 1e6 + ttl, timezone.utc).date().isoformat()
-        ref = BlobRef(f"{kind}/{last_day}/{secrets.token_hex(16)}", hashlib.sha256(body).hexdigest(), len(body))
+        body = self._cipher.encrypt(body) if self._cipher else body
+        ref = BlobRef(f"{kind}/{self._day(ttl)}/{secrets.token_hex(16)}", hashlib.sha256(body).hexdigest(), len(body))
         self._reach("written", lambda filesystem, root: filesystem.pipe_file(f"{root}/{ref.path}", body))
         return ref
 
@@ -92,7 +105,23 @@ class Blobs:
         if len(body) != ref.size or hashlib.sha256(body).hexdigest() != ref.sha256:
             msg = f"blob {ref.path}: expected {ref.size} bytes with SHA-256 {ref.sha256}, found {len(body)} others; {_REMEDY}"
             raise BlobLost(msg)
-        return body
+        return self._decrypted(body, ref)
+
+    def _decrypted(self, body: bytes, ref: BlobRef) -> bytes:
+        if self._cipher is None:
+            return body
+        try:
+            return self._cipher.decrypt(body)
+        except Exception as exc:  # a project's cipher has errors of its own
+            msg = (
+                f"blob {ref.path}: expected what reliable_blob_cipher can decrypt, found other bytes ({type(exc).__name__}); "
+                "give it the key with which the blob was written"
+            )
+            raise BlobLost(msg) from exc
+
+    def lasts(self, ref: BlobRef, *, ttl: float) -> bool:
+        """Tell whether a blob is kept for so many seconds from now."""
+        return ref.path.split("/")[1] >= self._day(ttl)
 
     def remove(self, ref: BlobRef) -> None:
         """Remove a blob that nobody refers to any more. Best effort: the sweep takes what stays."""
@@ -103,10 +132,10 @@ class Blobs:
 
     def sweep(self, *, limit: int = 1000) -> int:
         """Remove up to ``limit`` blobs whose last day was over a day ago; returns how many. Raises `Transient`."""
-        return int(self._reach("swept", lambda filesystem, root: _sweep(filesystem, root, self._today(), limit)))
+        return int(self._reach("swept", lambda filesystem, root: _sweep(filesystem, root, self._day(-_DAY), limit)))
 
-    def _today(self) -> str:
-        return datetime.fromtimestamp(self._now() / 1e6 - _DAY, timezone.utc).date().isoformat()
+    def _day(self, ttl: float) -> str:
+        return datetime.fromtimestamp(self._now() / 1e6 + ttl, timezone.utc).date().isoformat()
 
     def _reach(self, what: str, action: Callable[[Any, str], Any]) -> Any:  # Any: fsspec is not typed
         """Act on the file system, which fsspec itself keeps from call to call, one for each process and thread."""

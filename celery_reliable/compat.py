@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from celery_reliable.errors import ConfigurationError
@@ -45,15 +45,23 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TaskSignature:
-    """What a message of a task must fit: its parameters and its ``payload_version``."""
+    """What a message of a task must fit: its parameters and its ``payload_version``.
+
+    ``upgrades`` are the versions from which this code lifts a message to the next one; a snapshot does not keep them.
+    """
 
     parameters: tuple[Parameter, ...]
     version: int = 1
+    upgrades: frozenset[int] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, signature: inspect.Signature, *, version: int = 1) -> TaskSignature:
+    def of(cls, signature: inspect.Signature, *, version: int = 1, upgrades: Iterable[int] = ()) -> TaskSignature:
         """Read a body's signature, without ``self``."""
-        return cls(tuple(_parameter(one) for one in signature.parameters.values()), version)
+        return cls(tuple(_parameter(one) for one in signature.parameters.values()), version, frozenset(upgrades))
+
+    def lifts(self, before: TaskSignature) -> bool:
+        """Tell whether upgrades lead from the version before to this one, so that its messages come in this shape."""
+        return before.version < self.version and self.upgrades.issuperset(range(before.version, self.version))
 
     def named(self) -> dict[str, Parameter]:
         """Return the parameters that have a name of their own, by it."""
@@ -96,7 +104,7 @@ def _type_text(annotation: Any) -> str | None:
 
 def snapshot(tasks: Mapping[str, TaskSignature]) -> str:
     """Return the text that `read_snapshot` reads: sorted, one change a line in a diff."""
-    found = {name: asdict(signature) for name, signature in sorted(tasks.items())}
+    found = {name: _fields(signature) for name, signature in sorted(tasks.items())}
     return json.dumps({"format": FORMAT, "tasks": found}, indent=2, sort_keys=True) + "\n"
 
 
@@ -114,6 +122,10 @@ def read_snapshot(text: str, *, name: str) -> dict[str, TaskSignature]:
         raise ConfigurationError(msg) from exc
 
 
+def _fields(signature: TaskSignature) -> dict[str, Any]:
+    return {"parameters": [asdict(one) for one in signature.parameters], "version": signature.version}
+
+
 def _signature(fields: Mapping[str, Any]) -> TaskSignature:
     return TaskSignature(tuple(Parameter(**one) for one in fields["parameters"]), fields["version"])
 
@@ -124,7 +136,8 @@ def _signature(fields: Mapping[str, Any]) -> TaskSignature:
 def compare(old: Mapping[str, TaskSignature], new: Mapping[str, TaskSignature]) -> list[Change]:
     """Return what a deploy from ``old`` to ``new`` would do to messages on their way, worst first.
 
-    A raised ``payload_version`` excuses nothing: it keeps new messages from old workers, not old ones from new workers.
+    A raised ``payload_version`` keeps new messages from old workers; old ones come to new workers all the same. It excuses
+    a change where upgrades lift them.
     """
     changes = [change for task in sorted(old) for change in _task_changes(task, old[task], new)]
     return sorted(changes, key=lambda change: (change.severity, change.task))
@@ -136,7 +149,7 @@ def _task_changes(task: str, before: TaskSignature, new: Mapping[str, TaskSignat
         yield _gone(task, before, new)
     elif after.version < before.version:
         yield _version_lowered(task, before, after)
-    else:
+    elif not after.lifts(before):
         for rule in _RULES:
             yield from rule(task, before, after)
 
@@ -220,14 +233,14 @@ def _moved(task: str, before: TaskSignature, after: TaskSignature) -> Iterator[C
 
 
 _REMEDIES: Final[Mapping[str, str]] = {
-    "task-removed": "keep it until its messages are done, or register it under the old name too",
+    "task-removed": "keep it until its messages are done, or name it in the aliases of the task that it is now",
     "version-lowered": "only ever raise payload_version",
-    "parameter-renamed": "take both for one release",
-    "parameter-removed": "take both for one release",
-    "required-parameter-added": "give it a default",
+    "parameter-renamed": "take both for one release, or raise payload_version and add an upgrade",
+    "parameter-removed": "take both for one release, or raise payload_version and add an upgrade",
+    "required-parameter-added": "give it a default, or raise payload_version and add an upgrade",
     "parameter-became-required": "keep the default for one release",
     "default-changed": "check that calls already made may mean the new value",
-    "type-changed": "take both types for one release",
+    "type-changed": "take both types for one release, or raise payload_version and add an upgrade",
     "order-changed": "keep the order and add new parameters at the end",
 }
 

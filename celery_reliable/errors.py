@@ -14,7 +14,8 @@
     ├── ReplayRefused              this dead letter cannot be replayed (again)
     ├── Transient                  raised by a task: try again later
     ├── Permanent                  raised by a task: trying again cannot help
-    │   └── BlobLost               what was kept aside below ``reliable_blob_url`` is missing or was altered
+    │   ├── BlobLost               what was kept aside below ``reliable_blob_url`` is missing or was altered
+    │   └── IncompatiblePayload    a message of an older ``payload_version`` that no upgrade could lift
     └── Snooze                     raised by a task: try later, no attempt spent
         └── BreakerOpen            a dependency fails; it was not called
     Draining (BaseException)       raised inside a task when its worker must stop now
@@ -137,6 +138,10 @@ class Permanent(ReliableError):
 
 class BlobLost(Permanent):
     """What was kept aside below ``reliable_blob_url`` is missing, or its SHA-256 is not the one that was written."""
+
+
+class IncompatiblePayload(Permanent):
+    """A message has an older ``payload_version``, and no upgrade leads from there to what its task takes now, or one failed."""
 
 
 class Snooze(ReliableError):

@@ -62,6 +62,13 @@ EVENTS: dict[str, Event] = {
     "mismatch": Event(logging.ERROR, "same key with other arguments", _JOB),
     "store_unavailable": Event(logging.WARNING, "store unavailable, message waits", (*_JOB, "verb", "wait")),
     # run and settle
+    "upgraded": Event(logging.DEBUG, "arguments of an older payload lifted", (*_JOB, "from_version", "version")),
+    "arguments_dropped": Event(logging.INFO, "arguments that this code does not know left out", (*_JOB, "arguments")),
+    "argument_unknown": Event(
+        logging.WARNING,
+        "newer code sends an argument that this code does not know; it is left out",
+        ("task", "argument"),
+    ),
     "done": Event(logging.DEBUG, "done", (*_JOB, "attempt")),
     "retried": Event(logging.INFO, "attempt failed, retry scheduled", (*_JOB, "attempt", "delay", "rule", "error")),
     "snoozed": Event(logging.INFO, "snoozed, no attempt spent", (*_JOB, "delay")),

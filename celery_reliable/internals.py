@@ -82,6 +82,18 @@ def dumped_arguments(task: Task, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return dump(args, kwargs) if dump is not None else (args, kwargs)
 
 
+def register_alias(app: Celery, cls: type[Task], name: str) -> bool:
+    """Register a task under one more name; False when another task has it.
+
+    ``app._tasks`` (5.7) is what ``app.tasks`` gives without finalising the app, which is not possible while a task is
+    bound. The entry is an instance of its own: workers keep a tracer, which knows the name, on each.
+    """
+    known = app._tasks.get(name)  # noqa: SLF001
+    if known is None:
+        app._tasks[name] = cls()  # noqa: SLF001
+    return known is None or type(known) is cls
+
+
 def prepared_retry(task: ReliableTask, **options: Any) -> Retry:
     """Let Celery's own `Task.retry` build the retry (merged arguments, options) without publishing it.
 

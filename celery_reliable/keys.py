@@ -40,6 +40,22 @@ KeyRule = str | Callable[..., str] | None
 # --- arguments
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call bound to its task's signature: ``arguments`` with the defaults filled in, ``said`` without them."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    said: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """Bind a call. Raises TypeError as the call itself would."""
+        arguments = bind(signature, args, kwargs)
+        return cls(args, kwargs, arguments, said(signature, arguments))
+
+
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Bind a call to the task's signature, defaults filled in, so that ``f(1)`` and ``f(x=1)`` are one call.
 
@@ -48,6 +64,24 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def said(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are not their defaults: what a call says, also after the task got another parameter.
+
+    Two versions of the code must make one key of one call, while a deploy rolls and when a parent runs again after it.
+    """
+    return {name: value for name, value in arguments.items() if not _is_default(value, signature.parameters[name])}
+
+
+def _is_default(value: object, parameter: inspect.Parameter) -> bool:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL or parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return not value
+    default = parameter.default
+    return value is default or (type(value) in _COMPARED and type(value) is type(default) and value == default)
+
+
+_COMPARED = (str, int, float, bool, list, dict)
 
 
 def canonical(value: object) -> str:
@@ -126,21 +160,17 @@ def _names_in(template: str, *, task: str, option: str) -> set[str]:
     return {name.split(".")[0].split("[")[0] for name in fields}
 
 
-def declared_key(
-    rule: KeyRule,
-    *,
-    task: str,
-    arguments: Mapping[str, Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    option: str = "idempotency_key",
-) -> str:
-    """Return the key that the rule gives for this call. Raises `ConfigurationError` when it gives none."""
+def declared_key(rule: KeyRule, bound: Bound, *, task: str, named: str = "", option: str = "idempotency_key") -> str:
+    """Return the key that the rule gives for this call. Raises `ConfigurationError` when it gives none.
+
+    ``named`` is the task's name as keys have it, where that is not its present one.
+    """
+    arguments = bound.arguments
     if callable(rule):
-        return checked_key(rule(*args, **kwargs), task=task, option=option)
+        return checked_key(rule(*bound.args, **bound.kwargs), task=task, option=option)
     if rule == "arguments":
-        digest = base64.urlsafe_b64encode(_hash(canonical(arguments), size=16)).decode()[:22]
-        return f"{task}:{digest}"
+        digest = base64.urlsafe_b64encode(_hash(canonical(bound.said), size=16)).decode()[:22]
+        return f"{named or task}:{digest}"
     extra = {name: value for value in arguments.values() if isinstance(value, dict) for name, value in value.items()}
     try:
         return checked_key(cast("str", rule).format(**{**extra, **arguments}), task=task, option=option)

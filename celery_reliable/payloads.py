@@ -13,6 +13,9 @@ from typing import Any
 VERSION_HEADER = "reliable_payload_version"
 """Says which version of its task's payload a message has; not sent for version 1."""
 
+ARGUMENTS_HEADER = "reliable_arguments"
+"""Says where the arguments are kept, in a message that is not to carry them."""
+
 PARKED_HEADER = "reliable_parked"
 """Tells in a message that is back in its queue since when and how often it was parked. Taken out before it runs."""
 

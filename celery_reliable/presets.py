@@ -79,6 +79,7 @@ reliable_importance = "normal"
 
 reliable_claim_check_threshold = 131_072
 reliable_blob_url = None
+reliable_blob_cipher = None
 
 # --- workers
 

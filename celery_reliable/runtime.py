@@ -52,6 +52,10 @@ class Runtime:
     store: Store
     events: Events
     random: random.Random = field(default_factory=random.SystemRandom)
+    warned: set[tuple[str, str]] = field(default_factory=set)
+    """Task and argument of which this process has warned already."""
+    bodies_aside: dict[Any, Any] = field(default_factory=dict)
+    """Where `claim_check` has kept the arguments of signatures that are sent more than once."""
     broker_away_until: float = 0.0
     """Until then (monotonic) no publish after a commit is tried in this process: a relay will do it."""
     holding: Any = None
@@ -86,7 +90,7 @@ class Runtime:
     def blobs(self) -> Blobs | None:
         """Where large values are kept, if there is a folder for them."""
         url = self.settings.blob_url
-        return None if url is None else Blobs(url, now=self.store.now)
+        return None if url is None else Blobs(url, now=self.store.now, cipher=_cipher(self.settings.blob_cipher))
 
     @cached_property
     def rights(self) -> Rights:
@@ -279,9 +283,27 @@ def consumed_driver(app: Celery) -> str:
 
 
 def _hook(hook: Any) -> Hook:
-    """Import a hook given as ``module:name`` or ``module.name``. Errors say which hook."""
-    if callable(hook):
-        return cast("Hook", hook)
-    module, _, name = hook.replace(":", ".").rpartition(".")
-    found: Hook = getattr(import_module(module), name)
+    return cast("Hook", _imported(hook))
+
+
+def _cipher(given: Any) -> Any:
+    try:
+        found = _imported(given)
+    except (ImportError, AttributeError) as exc:
+        msg = f"reliable_blob_cipher: expected the path of an object, found {given!r} ({exc}); correct it, or remove it"
+        raise ConfigurationError(msg) from exc
+    if found is not None and not (hasattr(found, "encrypt") and hasattr(found, "decrypt")):
+        msg = (
+            f"reliable_blob_cipher: expected an object with encrypt(bytes) and decrypt(bytes), found {type(found).__name__}; "
+            "name such an object, not its class or module"
+        )
+        raise ConfigurationError(msg)
     return found
+
+
+def _imported(given: Any) -> Any:
+    """Return an object that may be given as ``module:name`` or ``module.name``. Errors say which."""
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.replace(":", ".").rpartition(".")
+    return getattr(import_module(module), name)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Task, current_task
+from celery.utils.time import maybe_iso8601
 from kombu.utils import json as kombu_json
 
-from celery_reliable import blobs, internals, keys, overlap
+from celery_reliable import blobs, claim_check, internals, keys, overlap, signature_versions
 from celery_reliable.errors import (
     ConfigurationError,
     DuplicateTask,
@@ -21,11 +24,12 @@ from celery_reliable.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    Transient,
 )
 from celery_reliable.flow.rounds import round_key
 from celery_reliable.keys import HEADER, Identity
-from celery_reliable.payloads import VERSION_HEADER
-from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of
+from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
+from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of, plain_options
 from celery_reliable.relay import Relay
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.settings.model import RULES
@@ -41,7 +45,9 @@ if TYPE_CHECKING:
 
 _REPLACING = ("replace", "queue_one")
 _ROUNDS = 100
-_CANVAS = ("link", "link_error", "chain", "chord", "group_id")
+_SIGNATURES = ("link", "link_error", "chain", "chord")
+_CANVAS = (*_SIGNATURES, "group_id")
+_OF_ONE_MESSAGE: dict[str, None] = {HEADER: None, VERSION_HEADER: None, ARGUMENTS_HEADER: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,44 @@ class Call:
     @property
     def has_canvas(self) -> bool:
         """Whether something is chained to this call."""
-        return any(self.options.get(name) for name in _CANVAS)
+        return bool(self.options) and any(self.options.get(name) for name in _CANVAS)
+
+    @property
+    def version(self) -> int:
+        """The payload version of the arguments: this code's, unless the signature that is sent names another."""
+        return (self.options.get("headers") or {}).get(VERSION_HEADER) or self.task.payload_version
+
+    @property
+    def aside(self) -> claim_check.Aside | None:
+        """Where the arguments are that the signature does not carry itself."""
+        headers = self.options.get("headers")
+        return claim_check.Aside.of(headers) if headers else None
+
+    def whole(self, runtime: Runtime) -> claim_check.Arguments:
+        """Return all arguments. Raises what `claim_check.whole` raises."""
+        aside = self.aside
+        if aside is None:
+            return self.args, self.kwargs
+        return claim_check.whole(aside, self.args, self.kwargs, app=self.task.app, runtime=runtime)
+
+    def with_headers(self, **changed: Any) -> Call:
+        """Return a copy with other headers; None takes one out."""
+        headers = {**(self.options.get("headers") or {}), **changed}
+        kept = {name: value for name, value in headers.items() if value is not None}
+        return replace(self, options={**self.options, "headers": kept})
+
+
+_carried: ContextVar[bool] = ContextVar("celery_reliable_carried", default=False)
+
+
+@contextmanager
+def carried() -> Iterator[None]:
+    """Send what came in a message: whether its arguments fit is for its worker to find, not for this one to refuse."""
+    token = _carried.set(True)
+    try:
+        yield
+    finally:
+        _carried.reset(token)
 
 
 def submit(call: Call) -> AsyncResult[Any]:
@@ -71,6 +114,11 @@ def submit(call: Call) -> AsyncResult[Any]:
     task will not run (or the message says that it may).
     """
     runtime = runtime_of(call.task.app)
+    if HEADER in (call.options.get("headers") or {}):  # handed on from another message: what we said of that one
+        call = call.with_headers(**_OF_ONE_MESSAGE)
+    if call.has_canvas:
+        canvas = [call.options.get(name) for name in _SIGNATURES]
+        signature_versions.write_versions(canvas, version_of=call.task.version_of)
     identity = identify(call, runtime=runtime)
     shed = _admit(call, identity, admission=runtime.admission)
     if shed:
@@ -83,6 +131,20 @@ def submit(call: Call) -> AsyncResult[Any]:
     if reason:
         runtime.events.emit("skipped", **_facts(call, identity), policy=_overlap_of(call), reason=reason)
         return _skip(call, identity, f"skipped: {reason}")
+    if runtime.blobs is None:
+        return _accepted(call, identity, runtime=runtime)
+    light = _lightened(call, identity, runtime=runtime)
+    try:
+        return _accepted(light, identity, runtime=runtime)
+    except StoreUnavailable:  # it may run all the same
+        raise
+    except Exception:
+        _forget(light, identity, runtime=runtime)
+        raise
+
+
+def _accepted(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Have the store accept a call, and publish it."""
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
     if identity.job.kind == "declared" and call.task.reliable_settings.on_conflict == "queue_one":
@@ -163,6 +225,8 @@ def _join(call: Call, identity: Identity, found: Existing, *, runtime: Runtime) 
     if found.publish == "same":
         again = replace(identity, task_id=found.task_id, life=found.life)
         return _publish(call, again, runtime=runtime, withdraw=False)  # an earlier publish may have succeeded
+    if not found.replaced:
+        _forget(call, identity, runtime=runtime)
     if found.outcome is not None:
         _store_result_again(call.task, found.task_id, found.outcome)
     return call.task.AsyncResult(found.task_id)
@@ -189,6 +253,98 @@ def _admit(call: Call, identity: Identity, *, admission: Admission | None) -> di
 def _goes_on() -> bool:
     """Tell whether a worker submits outside of the body that it runs."""
     return hasattr(current_task, "reliable_settings") and keys.current_parent() is None
+
+
+# --- what is too large for a message
+
+
+def _lightened(call: Call, identity: Identity, *, runtime: Runtime) -> Call:
+    """Return the call with its large arguments kept aside, and those of all that is chained to it. Raises `Transient`."""
+    if call.has_canvas:
+        names = [name for name in _SIGNATURES if call.options.get(name)]
+        lightened = {
+            name: claim_check.changed_signatures(
+                call.options[name], lambda one: _lightened_signature(one, call, runtime=runtime)
+            )
+            for name in names
+        }
+        call = replace(call, options={**call.options, **lightened})
+    if call.task.keeps_arguments_inline or overlap.KEY_HEADER in _headers_given(call):
+        return call
+    arguments = internals.dumped_arguments(call.task, call.args, call.kwargs)
+    made = _kept(arguments, call.task, call, owner=identity.task_id, runtime=runtime)
+    if made is None:
+        return call
+    if call.aside is not None:  # what came from the step before is large, too
+        arguments = internals.dumped_arguments(call.task, *call.whole(runtime))
+        _drop(made, runtime=runtime)
+        made = _kept(arguments, call.task, call, owner=identity.task_id, runtime=runtime) or made
+    return replace(call, args=(), kwargs={}).with_headers(**{ARGUMENTS_HEADER: made.to_header()})
+
+
+def _lightened_signature(signature: dict[str, Any], call: Call, *, runtime: Runtime) -> dict[str, Any]:
+    """Return a signature that carries where its arguments are, if they are large and its task can read them."""
+    task: Any = call.task.app.tasks.get(signature["task"])  # Any: a task of any class
+    options = signature.get("options") or {}
+    headers = options.get("headers") or {}
+    if getattr(task, "keeps_arguments_inline", True) or ARGUMENTS_HEADER in headers:
+        return signature
+    arguments = internals.dumped_arguments(
+        task, tuple(signature.get("args") or ()), dict(signature.get("kwargs") or {})
+    )
+    owner = str(options.get("task_id") or "")
+    made = _kept(arguments, task, call, owner=owner, runtime=runtime, again=runtime.bodies_aside)
+    if made is None:
+        return signature
+    options = {**options, "headers": {**headers, ARGUMENTS_HEADER: made.to_header()}}
+    return {**signature, "args": [], "kwargs": {}, "options": options}
+
+
+def _kept(
+    arguments: claim_check.Arguments,
+    task: ReliableTask,
+    call: Call,
+    *,
+    owner: str,
+    runtime: Runtime,
+    again: dict[Any, claim_check.Aside] | None = None,
+) -> claim_check.Aside | None:
+    return claim_check.kept(
+        arguments,
+        limit=task.reliable_settings.claim_check_threshold,
+        serializer=str(call.options.get("serializer") or task.serializer or task.app.conf.task_serializer),
+        ttl=_seconds_until_due(call.options) + blob_ttl(runtime),
+        owner=owner,
+        runtime=runtime,
+        again=again,
+    )
+
+
+def blob_ttl(runtime: Runtime) -> float:
+    """Return how long arguments are kept aside: as long as a message waits and runs, and then its dead letter."""
+    return runtime.settings.dead_letter_ttl + 2 * LIVE_RECORD_TTL
+
+
+def _seconds_until_due(options: Mapping[str, Any]) -> float:
+    if not (options.get("eta") or options.get("countdown")):
+        return 0.0
+    due: Any = maybe_iso8601(plain_options({name: options.get(name) for name in ("eta", "countdown")}).get("eta"))
+    if due is None:
+        return 0.0
+    aware = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
+    return max(float((aware - datetime.now(timezone.utc)).total_seconds()), 0.0)
+
+
+def _forget(call: Call, identity: Identity, *, runtime: Runtime) -> None:
+    """Remove what was kept aside for a call that is not published."""
+    aside = call.aside
+    if aside is not None and aside.owner == identity.task_id:
+        _drop(aside, runtime=runtime)
+
+
+def _drop(aside: claim_check.Aside, *, runtime: Runtime) -> None:
+    if runtime.blobs is not None:
+        runtime.blobs.remove(aside.ref)
 
 
 # --- the caller's transaction
@@ -257,10 +413,11 @@ def _foreseen_skip(call: Call, identity: Identity, *, runtime: Runtime) -> str:
     """
     policy = _overlap_of(call)
     later = call.options.get("eta") or call.options.get("countdown")
-    if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later:
+    if policy not in ("forbid", "queue") or identity.job.kind == "declared" or call.has_canvas or later or call.aside:
         return ""
     try:
-        name = call.task.overlap_name(call.args, call.kwargs, rule=_headers_given(call).get(overlap.KEY_HEADER))
+        rule = _headers_given(call).get(overlap.KEY_HEADER)
+        name = call.task.overlap_name(call.args, call.kwargs, rule=rule, version=call.version)
         me = overlap.Claimant(name, identity.job, identity.task_id, call.task.reliable_settings.lease_ttl)
         return runtime.rights.foresee(me, policy=cast("overlap.Policy", policy))
     except (StoreError, TypeError):
@@ -312,18 +469,16 @@ def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> Non
 def identify(call: Call, *, runtime: Runtime) -> Identity:
     """Say which job a call is (see `keys`)."""
     task, parent = call.task, keys.current_parent()
-    arguments = _arguments(call, needed=bool(call.declared or task.has_key_rule or parent))
-    task_id = call.task_id or (parent and _child_id(call, parent, arguments)) or str(uuid.uuid4())
+    bound = _bound(call, needed=bool(call.declared or task.has_key_rule or parent), runtime=runtime)
+    task_id = call.task_id or (parent and _child_id(call, parent, bound)) or str(uuid.uuid4())
     keys.checked_id(task_id, task=task.name)
     nesting = int(call.options.get("replaced_task_nesting") or 0)
     stamp = runtime.store.now() if runtime.ledger else _wall_clock()
     if isinstance(call.declared, keys.SlotKey):
         return Identity(Job(str(call.declared), "slot", stamp), task_id, "", 1)
-    declared = call.declared or (
-        arguments is not None and not nesting and task.declared_key(call.args, call.kwargs, arguments)
-    )
+    declared = call.declared or (bound is not None and not nesting and _key_by_rule(call, bound))
     if declared:
-        print_ = keys.fingerprint(task.name, arguments or {}, only=task.fingerprint_args)
+        print_ = task.fingerprint_of(bound) if bound is not None else ""
         key = keys.checked_key(declared, task=task.name)
         return Identity(Job(key, "declared", stamp), task_id, print_, 0, nesting)
     kind: Kind = "own"
@@ -334,19 +489,33 @@ def identify(call: Call, *, runtime: Runtime) -> Identity:
     return Identity(Job(keys.own_key(task_id, nesting), kind, stamp), task_id, "", 1, nesting)
 
 
-def _arguments(call: Call, *, needed: bool) -> dict[str, Any] | None:
+def _bound(call: Call, *, needed: bool, runtime: Runtime) -> keys.Bound | None:
     """Bind the arguments if they are needed; refuse those that do not fit, as Celery does, before anything is stored."""
-    if needed:
-        args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
-        return keys.bind(call.task.signature_of_run, args, kwargs)
-    if call.task.typing:
-        call.task.signature_of_run.bind(*call.args, **call.kwargs)
+    try:
+        if needed:
+            return call.task.bound(*call.whole(runtime), version=call.version)
+        if call.task.checks_arguments and not _carried.get() and call.aside is None:
+            call.task.check_arguments(call.args, call.kwargs, version=call.version)
+    except Transient:
+        raise
+    except (TypeError, ReliableError):
+        if not _carried.get():
+            raise
     return None
 
 
-def _child_id(call: Call, parent: keys.Parent, arguments: dict[str, Any] | None) -> str | None:
+def _key_by_rule(call: Call, bound: keys.Bound) -> str | None:
     try:
-        return parent.child_id(call.task.name, keys.canonical(arguments))
+        return call.task.declared_key(bound)
+    except Exception:  # what a project's rule raises for arguments that it does not expect
+        if not _carried.get():
+            raise
+    return None
+
+
+def _child_id(call: Call, parent: keys.Parent, bound: keys.Bound | None) -> str | None:
+    try:
+        return parent.child_id(call.task.name_in_keys, keys.canonical(bound and bound.said))
     except TypeError:
         return None  # arguments without a canonical form: the call is a job of its own
 
@@ -386,7 +555,8 @@ def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool
 def _headers(call: Call, identity: Identity) -> dict[str, Any]:
     """Return what travels with a call: whose job it is, and its payload's version unless that is the first."""
     headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
-    return headers if call.task.payload_version == 1 else {VERSION_HEADER: call.task.payload_version, **headers}
+    headers.pop(VERSION_HEADER, None)
+    return headers if call.version == 1 else {VERSION_HEADER: call.version, **headers}
 
 
 def _withdraw(call: Call, identity: Identity, *, cause: Exception, runtime: Runtime) -> None:

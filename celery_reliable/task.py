@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from celery import Task
 
 from celery_reliable import internals, keys, wiring
 from celery_reliable.checkpoints import Checkpoint
-from celery_reliable.errors import ConfigurationError, Draining, Snooze
+from celery_reliable.errors import ConfigurationError, Draining, ReliableError, Snooze
 from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.inbox import Done, once_committed
 from celery_reliable.publishing import publish_envelope
@@ -23,6 +23,7 @@ from celery_reliable.runtime import runtime_of
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Settings
 from celery_reliable.stores.base import Job
 from celery_reliable.submission import Call, submit
+from celery_reliable.upgrades import Shape, Upgrade
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -60,7 +61,15 @@ class ReliableTask(Task):
     fingerprint_args: tuple[str, ...] | None = None
     """The arguments that must agree when a key is submitted again; None: all of them."""
     payload_version: int = 1
-    """Raise it when older workers could not run the calls that this code sends: they park them for newer workers."""
+    """Raise it when older workers could not run the calls that this code sends: they park them for newer workers. Calls of
+    the older version are lifted by ``@task.upgrade(from_version=n)``."""
+    upgrades: Any = None
+    """The same upgrades as a mapping, ``{1: function}``: for ``@shared_task``, which has no task yet when its module is read."""
+    aliases: tuple[str, ...] | None = None
+    """Names that the task had before, the first one first. Messages under them run this task, and keys go on with the
+    first name: keep it for ``idempotency_ttl`` after the last such message."""
+    checks_arguments: bool | None = None
+    """What ``typing`` said: whether a call whose arguments do not fit the body is refused at once."""
 
     inbox_of_body: str | bool = False
     """What the option ``inbox`` said: ``True`` or the alias of a Django database puts the body into an inbox."""
@@ -107,11 +116,13 @@ class ReliableTask(Task):
         return super().bind(app)
 
     @classmethod
-    def on_bound(cls, app: Celery) -> None:  # noqa: ARG003  # Celery's hook
+    def on_bound(cls, app: Celery) -> None:  # Celery's hook
         """Refuse a wrong key template as soon as the task is registered."""
         _refuse_misspelled(cls)
         _take_option_inbox(cls)
+        _take_option_typing(cls)
         _check_versions(cls)
+        _register_aliases(cls, app)
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
@@ -155,6 +166,8 @@ class ReliableTask(Task):
         """
         options.update(zip(("producer", "link", "link_error", "shadow"), more, strict=False))
         if self.app.conf.task_always_eager:
+            if self.checks_arguments:
+                self.check_arguments(args or (), kwargs or {}, version=self.payload_version)
             return super().apply_async(args, kwargs, task_id, **options)
         if self._is_sent_again(task_id, options):
             return super().apply_async(args, kwargs, task_id, **{**runtime_of(self.app).publish_options, **options})
@@ -167,45 +180,118 @@ class ReliableTask(Task):
         nesting = int(options.get("replaced_task_nesting") or 0)
         return task_id is not None and keys.identity_of(header, task_id=task_id, nesting=nesting) is not None
 
-    def declared_key(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]) -> str | None:
+    # --- identity
+
+    @property
+    def name_in_keys(self) -> str:
+        """The name by which keys know this task: its first one."""
+        aliases = type(self).__dict__.get("aliases")
+        return str(aliases[0] if aliases else self.name)
+
+    def bound(self, args: Any, kwargs: Any, *, version: int) -> keys.Bound:
+        """Bind the arguments of a call, lifted if they are older. Raises TypeError and `IncompatiblePayload`."""
+        args, kwargs = self._as_now(*internals.dumped_arguments(self, args, kwargs), version=version)
+        return keys.Bound.of(self.signature_of_run, args, kwargs)
+
+    def check_arguments(self, args: Any, kwargs: Any, *, version: int) -> None:
+        """Refuse arguments that do not fit the body. Raises TypeError and `IncompatiblePayload`."""
+        args, kwargs = self._as_now(args, kwargs, version=version)
+        self.signature_of_run.bind(*args, **kwargs)
+
+    def _as_now(self, args: Any, kwargs: Any, *, version: int) -> tuple[Any, Any]:
+        known = self.payload_version
+        if version >= known:
+            return args, kwargs
+        fitted = self.shape.fitted(args, kwargs, version=version, known=known)
+        return fitted.args, fitted.kwargs
+
+    def declared_key(self, bound: keys.Bound) -> str | None:
         """Return the key that the task's rule gives for a call, None without a rule."""
         rule = type(self).idempotency_key
-        if rule is None:
-            return None
-        return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs)
+        return None if rule is None else keys.declared_key(rule, bound, task=self.name, named=self.name_in_keys)
 
-    def overlap_name(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None) -> str:
+    def fingerprint_of(self, bound: keys.Bound) -> str:
+        """Return what tells this call from others under its key; "" for a task whose payload has changed its shape.
+
+        Then the arguments of an older call have other names; those that all versions have can be named by
+        ``fingerprint_args``.
+        """
+        if self.fingerprint_args is None and self.payload_version > 1:
+            return ""
+        return keys.fingerprint(self.name_in_keys, bound.said, only=self.fingerprint_args)
+
+    def overlap_name(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None, version: int | None = None
+    ) -> str:
         """Return the key under which a call must not overlap others; ``rule``: of its headers.
 
-        Raises `ConfigurationError` and TypeError.
+        Raises `ReliableError` and TypeError.
         """
-        return self._name_by("overlap_key", args, kwargs, rule=rule)
+        return self._name_by(rule or type(self).overlap_key, args, kwargs, version=version, option="overlap_key")
 
-    def concurrency_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the key for which a call is counted. Raises `ConfigurationError` and TypeError."""
-        return self._name_by("concurrency_key", args, kwargs)
+    def concurrency_name(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, version: int) -> str:
+        """Return the key for which a call is counted. Raises `ReliableError` and TypeError."""
+        rule = type(self).concurrency_key
+        return self._name_by(rule, args, kwargs, version=version, option="concurrency_key")
 
-    def _name_by(self, option: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, rule: str | None = None) -> str:
-        rule = rule or getattr(type(self), option)
+    def _name_by(
+        self, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, version: int | None, option: str
+    ) -> str:
         if rule is None:
-            return str(self.name)
-        arguments = keys.bind(self.signature_of_run, args, kwargs)
-        return keys.declared_key(rule, task=self.name, arguments=arguments, args=args, kwargs=kwargs, option=option)
+            return self.name_in_keys
+        bound = self.bound(args, kwargs, version=self.payload_version if version is None else version)
+        return keys.declared_key(rule, bound, task=self.name, named=self.name_in_keys, option=option)
 
     def identity_without_header(
-        self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, version: int
     ) -> keys.Identity:
         """Say what a message without our header is: it was sent by a process that has no task code."""
         own = keys.Identity(Job(keys.own_key(task_id, nesting), "given"), task_id, "", 0, nesting)
         if not self.has_key_rule or nesting:
             return own
         try:
-            arguments = keys.bind(self.signature_of_run, args, kwargs)
-            key = self.declared_key(args, kwargs, arguments)
-        except (TypeError, ConfigurationError):
+            fitted = self.shape.fitted(args, kwargs, version=version, known=self.payload_version)
+            bound = keys.Bound.of(self.signature_of_run, fitted.args, fitted.kwargs)
+            key = self.declared_key(bound)
+        except (TypeError, ReliableError):
             return own  # arguments that do not fit: the body will say so, and the call becomes a dead letter
-        print_ = keys.fingerprint(self.name, arguments, only=self.fingerprint_args)
-        return keys.Identity(Job(key, "declared"), task_id, print_, 0, nesting) if key else own
+        return keys.Identity(Job(key, "declared"), task_id, self.fingerprint_of(bound), 0, nesting) if key else own
+
+    # --- payloads
+
+    @property
+    def shape(self) -> Shape:
+        """What the body takes, and how older payloads become that."""
+        made: Shape | None = type(self).__dict__.get("_shape")
+        if made is None:
+            made = Shape.of(self.name, self.signature_of_run)
+            for number, function in dict(self.upgrades or {}).items():
+                made.add(function, from_version=number, version=self.payload_version)
+            setattr(type(self), "_shape", made)  # noqa: B010  # the class of one task, made by Celery
+        return made
+
+    def upgrade(self, *, from_version: int, positional: Sequence[str] | None = None) -> Callable[[Upgrade], Upgrade]:
+        """Register how the arguments of a call of version ``from_version`` become those of the next version.
+
+        The function gets the arguments of the message by name, without defaults, and returns those of the next version.
+        ``positional`` names what that version took by position, in order; not given: the names that the task has now.
+        A call of an older version is lifted step by step before the body runs; its message stays as it was, and its
+        job keeps its key. Raises `ConfigurationError` for a second upgrade from a version, and for one from
+        ``payload_version`` or above.
+
+        .. versionadded:: 0.1
+        """
+
+        def register(function: Upgrade) -> Upgrade:
+            version = self.payload_version
+            self.shape.add(function, from_version=from_version, version=version, positional=positional)
+            return function
+
+        return register
+
+    def version_of(self, task: str) -> int:
+        """Return the payload version that this code has of a task; 1 for a task that it does not know."""
+        return int(getattr(self.app.tasks.get(task), "payload_version", None) or 1)
 
     # --- run
 
@@ -243,6 +329,9 @@ class ReliableTask(Task):
         if request.called_directly or request.is_eager:
             limit = self._retry_limit(max_retries)
             return super().retry(args, kwargs, exc, throw, eta, countdown, limit, **options)
+        execution = Execution.current(self)
+        if execution is not None and (args is not None or kwargs is not None):
+            args, kwargs, options["headers"] = execution.completed(args, kwargs, headers=options.get("headers"))
         given = {"args": args, "kwargs": kwargs, "exc": exc, "eta": eta, "countdown": countdown}
         prepared = internals.prepared_retry(self, **given, max_retries=_UNBOUNDED, **options)
         explicit = None if eta is None and countdown is None else _seconds_until(prepared.when)
@@ -348,6 +437,12 @@ class ReliableTask(Task):
         return self.checkpoint.once_key(name)
 
     @property
+    def keeps_arguments_inline(self) -> bool:
+        """Whether arguments stay in the message, however large: an ``overlap_key`` or ``concurrency_key`` is read from it."""
+        overlaps = type(self).overlap_key is None or self.reliable_settings.overlap == "allow"
+        return not overlaps or (type(self).concurrency_key is not None and self.reliable_settings.is_gated)
+
+    @property
     def reliable_settings(self) -> Settings:
         """This task's settings: its own options over the project's. Raises `ConfigurationError` for a wrong option."""
         made: Settings | None = type(self).__dict__.get("_reliable_settings")
@@ -386,6 +481,26 @@ def _take_option_inbox(cls: type[ReliableTask]) -> None:
     if isinstance(given, bool | str):
         cls.inbox_of_body = given
         del cls.inbox
+
+
+def _take_option_typing(cls: type[ReliableTask]) -> None:
+    """Check arguments ourselves: Celery (5.7) does at every publish, also of a retry or a chain that older code began."""
+    if cls.typing is not None:
+        cls.checks_arguments = bool(cls.typing or cls.checks_arguments)
+        cls.typing = False
+
+
+def _register_aliases(cls: type[ReliableTask], app: Celery) -> None:
+    for alias in vars(cls).get("aliases") or ():
+        if not isinstance(alias, str) or not alias or alias == cls.name or isinstance(cls.aliases, str):
+            msg = (
+                f"task {cls.name}: aliases: expected names that the task had before, such as ('shop.tasks.old_name',), "
+                f"found {cls.aliases!r}"
+            )
+            raise ConfigurationError(msg)
+        if not internals.register_alias(app, cls, alias):
+            msg = f"task {cls.name}: aliases: {alias!r} is a task of its own; remove that one, or the alias"
+            raise ConfigurationError(msg)
 
 
 def _signature_of(cls: type[Task]) -> inspect.Signature:

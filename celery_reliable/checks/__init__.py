@@ -10,6 +10,8 @@ from celery_reliable.checks.clocks import clock_findings
 from celery_reliable.checks.findings import Finding, Severity
 from celery_reliable.checks.grace import Budget, budget_of, fit
 from celery_reliable.checks.manifests import ManifestError, Supervised, read_manifest
+from celery_reliable.checks.retention import retention_findings
+from celery_reliable.checks.sizes import size_findings
 
 __all__ = [
     "Budget",
@@ -21,4 +23,6 @@ __all__ = [
     "clock_findings",
     "fit",
     "read_manifest",
+    "retention_findings",
+    "size_findings",
 ]

@@ -20,6 +20,8 @@ from celery_reliable.checks import (
     clock_findings,
     fit,
     read_manifest,
+    retention_findings,
+    size_findings,
 )
 from celery_reliable.cli.screens import printable, write_json
 from celery_reliable.errors import ReliableError
@@ -53,11 +55,16 @@ def check(
     containers: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say what is wrong with this app: its schedule's hours, and whether a stop fits into the supervisor's patience."""
+    """Say what is wrong with this app.
+
+    What its schedule does at night, what it keeps for ever, what its broker refuses, and whether a stop fits into the
+    supervisor's patience.
+    """
     try:
         budget = budget_of(ctx.obj.app)
         clocks = clock_findings(ctx.obj.app, now=datetime.now().astimezone())
-        found = [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers), *clocks]
+        kept = [*retention_findings(ctx.obj.app), *size_findings(ctx.obj.app)]
+        found = [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers), *clocks, *kept]
     except (ManifestError, ReliableError) as exc:
         raise click.ClickException(printable(str(exc))) from exc
     if not as_json:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,10 @@ from rich.text import Text
 from celery_reliable import compat as rules
 from celery_reliable.cli.screens import console_for, write_json
 from celery_reliable.errors import ConfigurationError
+from celery_reliable.task import ReliableTask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from celery import Celery
     from rich.console import Console
@@ -35,7 +37,8 @@ def compat() -> None:
 @click.pass_context
 def snapshot(ctx: click.Context, /) -> None:
     """Write the signatures of all tasks to standard output, for a file kept beside the code."""
-    click.echo(rules.snapshot(signatures_of(ctx.obj.app)), nl=False)
+    with _readable_errors():
+        click.echo(rules.snapshot(signatures_of(ctx.obj.app)), nl=False)
 
 
 @compat.command()
@@ -44,17 +47,23 @@ def snapshot(ctx: click.Context, /) -> None:
 @click.pass_context
 def check(ctx: click.Context, /, *, file: Path, as_json: bool) -> None:
     """Compare the code with a snapshot; exit code 1 when messages on their way would break."""
-    try:
+    with _readable_errors():
         before = rules.read_snapshot(file.read_text(), name=str(file))
-    except (ConfigurationError, OSError) as exc:
-        raise click.ClickException(str(exc)) from exc
-    changes = rules.compare(before, signatures_of(ctx.obj.app))
+        changes = rules.compare(before, signatures_of(ctx.obj.app))
     if as_json:
         for change in changes:
             write_json(asdict(change))
     else:
         _show(console_for(ctx), changes, tasks=len(before))
     sys.exit(any(change.severity == "error" for change in changes))
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ConfigurationError, OSError) as exc:
+        raise click.ClickException(str(exc)) from exc
 
 
 def signatures_of(app: Celery) -> dict[str, rules.TaskSignature]:
@@ -66,8 +75,10 @@ def signatures_of(app: Celery) -> dict[str, rules.TaskSignature]:
 
 
 def _signature_of(task: Any) -> rules.TaskSignature:  # Any: plain tasks have no signature of their own
-    made = getattr(task, "signature_of_run", None) or inspect.signature(task.run)
-    return rules.TaskSignature.of(made, version=int(getattr(task, "payload_version", None) or 1))
+    if not isinstance(task, ReliableTask):
+        return rules.TaskSignature.of(inspect.signature(task.run))
+    task.shape.check(task.payload_version)
+    return rules.TaskSignature.of(task.signature_of_run, version=task.payload_version, upgrades=task.shape.steps)
 
 
 def _show(console: Console, changes: Sequence[rules.Change], *, tasks: int) -> None:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError, OperationalError
 
-from celery_reliable import internals, keys
+from celery_reliable import internals
 from celery_reliable.cli import progress, screens
 from celery_reliable.cli.options import STATUSES, filter_of, filter_options, is_narrowed, json_list, json_object, rate
 from celery_reliable.dead_letters import DeadLetter, DeadLetters, Filter, Report, Step, arguments_of
-from celery_reliable.errors import ReliableError, ReplayRefused
-from celery_reliable.payloads import Envelope, RawMessage
+from celery_reliable.errors import IncompatiblePayload, ReliableError, ReplayRefused
+from celery_reliable.payloads import VERSION_HEADER, Envelope, RawMessage
 from celery_reliable.runtime import runtime_of
 from celery_reliable.task import ReliableTask, publish_envelope
 
@@ -239,11 +239,14 @@ def _objection(app: Celery, envelope: Envelope) -> str:
     if task is None:
         return "no such task is registered here (see `imports` and `include`)"
     found = arguments_of(envelope)
-    if found is None or not task.typing:
+    if found is None:
         return ""
     try:
-        task.__header__(*found[0], **found[1])
-    except TypeError as exc:
+        if not isinstance(task, ReliableTask):
+            task.typing and task.__header__(*found[0], **found[1])
+        elif task.checks_arguments:
+            task.check_arguments(*found, version=_version_of(envelope))
+    except (TypeError, IncompatiblePayload) as exc:
         return f"the arguments do not fit it ({exc})"
     return ""
 
@@ -254,10 +257,13 @@ def _fingerprint(app: Celery, envelope: Envelope) -> str:
     if not isinstance(task, ReliableTask) or found is None:
         return ""
     try:
-        bound = keys.bind(task.signature_of_run, *found)
-    except TypeError:  # a forced misfit: nothing to compare
+        return task.fingerprint_of(task.bound(*found, version=_version_of(envelope)))
+    except (TypeError, ReliableError):  # a forced misfit: nothing to compare
         return ""
-    return keys.fingerprint(task.name, bound, only=task.fingerprint_args)
+
+
+def _version_of(envelope: Envelope) -> int:
+    return (envelope.options.get("headers") or {}).get(VERSION_HEADER) or 1
 
 
 @contextmanager

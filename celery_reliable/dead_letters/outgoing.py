@@ -16,7 +16,7 @@ from celery_reliable.dead_letters.record import (
     arguments_of,
     reliable_header,
 )
-from celery_reliable.payloads import Envelope, RawMessage
+from celery_reliable.payloads import ARGUMENTS_HEADER, Envelope, RawMessage
 
 _FORGOTTEN: Final = frozenset({"countdown", "eta", "expires", "retries"})
 _TRACE: Final = frozenset({"sentry-trace", "baggage", "traceparent", "tracestate", "sentry-task-enqueued-time"})
@@ -66,7 +66,11 @@ def edited(
     parts = [old_args if args is None else list(args), old_kwargs if kwargs is None else dict(kwargs)]
     rest = json.loads(envelope.body)[2:] if found is not None else []
     body = json.dumps([*parts, *rest], separators=(",", ":"))
-    changed = replace(envelope, body=body, content_type=JSON, content_encoding="utf-8")
+    headers = {
+        name: value for name, value in (envelope.options.get("headers") or {}).items() if name != ARGUMENTS_HEADER
+    }
+    options = {**envelope.options, "headers": headers}
+    changed = replace(envelope, body=body, content_type=JSON, content_encoding="utf-8", options=options)
     return replace(letter, envelope=changed, original=envelope), changed
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from celery_reliable.dead_letters import stack
-from celery_reliable.payloads import Envelope, RawMessage
+from celery_reliable.payloads import ARGUMENTS_HEADER, Envelope, RawMessage
 from celery_reliable.stores.base import Job, Kind
 
 Reason = Literal[
@@ -161,7 +161,7 @@ class DeadLetter:
             tenant=tenant,
             loops=_loops(envelope, raw),
             evidence=tuple(part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in evidence),
-            blobs=tuple(blobs),
+            blobs=(*blobs, *_kept_aside(envelope)),
             raw=raw,
         )
 
@@ -244,8 +244,8 @@ def letter_id_of(name: str, *, life: int = 0) -> str:
 
 
 def arguments_of(envelope: Envelope | None) -> tuple[list[Any], dict[str, Any]] | None:
-    """Return (args, kwargs) of a call whose body is JSON; None for every other body."""
-    if envelope is None or envelope.content_type != JSON:
+    """Return (args, kwargs) of a call whose body is JSON; None for every other body, and for arguments kept aside."""
+    if envelope is None or envelope.content_type != JSON or ARGUMENTS_HEADER in _headers(envelope):
         return None
     try:
         args, kwargs = json.loads(envelope.body)[:_MESSAGE_PARTS]
@@ -258,6 +258,8 @@ def binary_text(envelope: Envelope | None) -> str:
     """Describe a body that cannot be shown."""
     if envelope is None:
         return "<no body>"
+    if ARGUMENTS_HEADER in _headers(envelope):
+        return f"<kept aside: {', '.join(_kept_aside(envelope))}>"
     if envelope.content_encoding != "binary":
         return f"<text {len(envelope.body)} characters {envelope.content_type}>"
     try:
@@ -288,6 +290,11 @@ def _loops(envelope: Envelope | None, raw: RawMessage | None) -> int:
     headers = raw.headers if raw and not envelope else _headers(envelope)
     count = headers.get(LOOPS_HEADER, 0)
     return count if isinstance(count, int) else 0
+
+
+def _kept_aside(envelope: Envelope | None) -> tuple[str, ...]:
+    found = _headers(envelope).get(ARGUMENTS_HEADER)
+    return (str(found[0]),) if isinstance(found, list | tuple) and found else ()
 
 
 def _queue_of(envelope: Envelope | None) -> str:

@@ -14,6 +14,7 @@ from celery.canvas import maybe_signature
 
 from celery_reliable import internals, keys
 from celery_reliable.execution.delivery import Delivery
+from celery_reliable.submission import carried
 
 
 def is_expected(delivery: Delivery) -> bool:
@@ -62,7 +63,7 @@ def _send(delivery: Delivery, signature: Any, result: Any, *, what: str, **optio
     if delivery.task.app.conf.task_inherit_parent_priority:
         options["priority"] = (request.delivery_info or {}).get("priority")
     try:
-        with keys.within(None):
+        with keys.within(None), carried():
             signature.apply_async((result,), parent_id=request.id, root_id=request.root_id or request.id, **options)
     except Exception as exc:  # noqa: BLE001  # whatever stops it, the message must come back and try again
         delivery.wait_to_publish(what, exc)

@@ -11,6 +11,7 @@ from celery.exceptions import Ignore, Reject
 from celery_reliable import internals, keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, TOKEN, Identity
+from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
@@ -37,9 +38,15 @@ class Delivery:
     def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the bound task, whose request is the delivery, and the arguments of the message."""
         self.task, self.args, self.kwargs = task, args, kwargs
-        self.given = args, kwargs
-        """The arguments in the message, whatever replaces them later."""
         self.request = task.request
+        self.version = int(getattr(self.request, VERSION_HEADER, None) or 1)
+        """The payload version of the arguments."""
+        self.aside_header: Any = None
+        """Where the arguments are that the message does not carry."""
+        self.whole = args, kwargs
+        """All arguments, once those that are kept aside were read."""
+        self.given = args, kwargs, self.version
+        """The arguments in the message and their version, whatever replaces them later."""
         self.runtime: Runtime = runtime_of(task.app)
         self.settings = task.reliable_settings
         self.overlap: str = overlap.policy_in(self.request, default=self.settings.overlap)
@@ -54,7 +61,11 @@ class Delivery:
         request = self.request
         nesting = int(request.replaced_task_nesting or 0)
         found = keys.identity_of(getattr(request, HEADER, None), task_id=request.id, nesting=nesting)
-        return found or self.task.identity_without_header(request.id, nesting, self.args, self.kwargs)
+        if found is not None:  # beside another message's identity, what it says of arguments is that message's, too
+            self.aside_header = getattr(request, ARGUMENTS_HEADER, None)
+        return found or self.task.identity_without_header(
+            request.id, nesting, self.args, self.kwargs, version=self.version
+        )
 
     @property
     def job(self) -> Job:

@@ -114,8 +114,9 @@ def _budget(delivery: Delivery) -> Leave | None:
 
 def _key(delivery: Delivery) -> str:
     """Return the key of this call, by the arguments in its message. One that has none can never run: a letter."""
+    args, kwargs, version = delivery.given
     try:
-        return str(delivery.task.concurrency_name(delivery.args, delivery.kwargs))
+        return str(delivery.task.concurrency_name(args, kwargs, version=version))
     except Exception as exc:  # noqa: BLE001  # a project's callable may raise anything; its next try would, too
         burial.bury(delivery, exc, "invalid")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Retry
 from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
@@ -14,6 +14,7 @@ from celery_reliable.checkpoints import Progress, Room, kept_aside
 from celery_reliable.errors import (
     AlreadyCommitted,
     ConfigurationError,
+    IncompatiblePayload,
     LeaseLost,
     Permanent,
     ProcessKilled,
@@ -23,6 +24,7 @@ from celery_reliable.errors import (
 from celery_reliable.execution import (
     burial,
     continuation,
+    fitting,
     gating,
     outcomes,
     overlapping,
@@ -34,8 +36,7 @@ from celery_reliable.execution import (
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.inbox import Claim
 from celery_reliable.lifetimes import late_after, marker_ttl
-from celery_reliable.payloads import Envelope
-from celery_reliable.publishing import LIVE_RECORD_TTL, arguments_in
+from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.stores.base import Busy, Dead, Done, Mismatch, NotYet, Over, Poisoned, Run, Stale
 from celery_reliable.worker.bodies import bodies_of
 
@@ -52,6 +53,7 @@ class Execution:
     def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the bound task, whose request is the delivery, and the arguments of the message."""
         self.delivery = Delivery(task, args, kwargs)
+        self._call: tuple[tuple[Any, ...], dict[str, Any]] = args, kwargs
         self._parent: keys.Parent | None = None
         self._saved: dict[str, bytes] = {}
         self.progress = Progress(self)
@@ -68,6 +70,7 @@ class Execution:
     def perform(self) -> Any:  # noqa: RET503  # every other case raises
         """Claim; then run, or report what is known already, or wait."""
         delivery = self.delivery
+        fitting.date_canvas(delivery)
         match self._claim():
             case Run() as run if delivery.settings.is_gated:
                 with gating.passed(delivery, run):
@@ -156,11 +159,17 @@ class Execution:
 
     def _body(self) -> Any:
         delivery, alias = self.delivery, self.delivery.task.inbox_of_body
+        args, kwargs = self._call = fitting.fitted(delivery)
         if not alias:
-            return delivery.task.run(*delivery.args, **delivery.kwargs)
+            return delivery.task.run(*args, **kwargs)
         with delivery.task.inbox(using="default" if alias is True else alias) as done:
-            done.result = delivery.task.run(*delivery.args, **delivery.kwargs)
+            done.result = delivery.task.run(*args, **kwargs)
         return done.result
+
+    def completed(self, args: Any, kwargs: Any, *, headers: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Return arguments and headers for a next run of which the body gave only some: the rest is as the body got it."""
+        call = self._call[0] if args is None else tuple(args), self._call[1] if kwargs is None else dict(kwargs)
+        return fitting.sent_on(self.delivery, call, headers=headers)
 
     def inbox_claim(self) -> Claim:
         """Say under which claim an effect is committed."""
@@ -176,9 +185,9 @@ class Execution:
         request.retries = run.attempt - 1
         request.reliable_execution = self
         if run.envelope is not None:
-            args, kwargs = arguments_in(Envelope.from_bytes(run.envelope), accept=delivery.task.app.conf.accept_content)
-            request.args, request.kwargs = delivery.args, delivery.kwargs = tuple(args), dict(kwargs)
+            fitting.take_replaced(delivery, run.envelope)
         delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
+        fitting.fetch(delivery)
 
     def _judge(self, exc: BaseException) -> NoReturn:
         try:
@@ -188,15 +197,18 @@ class Execution:
         if isinstance(exc, Ignore):  # done, without a result of its own; the entry of a replaced job is its successor's
             self._complete(_REPLACED if self.replaced else _IGNORED, entry_ends=not self.replaced)
             raise exc
-        if isinstance(exc, TypeError) and not self._fits():
-            burial.bury(self.delivery, exc, "invalid")
+        if isinstance(exc, IncompatiblePayload):
+            burial.bury(self.delivery, exc, "incompatible")
+        cause = exc.exc if isinstance(exc, Retry) else exc  # autoretry_for takes a call that does not fit for any error
+        if isinstance(cause, TypeError) and not self._fits():
+            burial.bury(self.delivery, cause, "invalid")
         verdicts.act_on(self.delivery, exc)
 
     def _fits(self) -> bool:
         """Tell whether the arguments fit the task's signature: a call that does not is wrong here, however often it runs."""
-        delivery = self.delivery
+        args, kwargs = self._call
         try:
-            delivery.task.signature_of_run.bind(*delivery.args, **delivery.kwargs)
+            self.delivery.task.signature_of_run.bind(*args, **kwargs)
         except TypeError:
             return False
         return True
@@ -303,6 +315,7 @@ class Execution:
         delivery.check(answer, verb="complete")
         if delivery.overlap != "allow":
             overlapping.leave(delivery)
+        fitting.forget(delivery)
         if self._saved and runtime.blobs is not None:
             for blob in kept_aside(self._saved.values()):
                 runtime.blobs.remove(blob)

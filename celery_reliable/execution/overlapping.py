@@ -43,7 +43,9 @@ def claimant(delivery: Delivery) -> Claimant | None:
     if delivery.overlap == "allow":
         return None
     # of the arguments in the message, as the worker's parent sees them; a replaced submission has others
-    name = delivery.task.overlap_name(*delivery.given, rule=delivery.request.get(KEY_HEADER))
+    args, kwargs, version = delivery.given
+    rule = delivery.request.get(KEY_HEADER)
+    name = delivery.task.overlap_name(args, kwargs, rule=rule, version=version)
     return Claimant(name, delivery.job, delivery.identity.task_id, delivery.settings.lease_ttl)
 
 

@@ -9,12 +9,14 @@ here, where a message can still be made to wait, and the tracer is left nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from kombu.exceptions import EncodeError
 
 from celery_reliable import internals
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
+from celery_reliable.submission import carried
 
 _T = TypeVar("_T")
 _OWN_FAULT = (EncodeError, TypeError, ValueError)
@@ -27,7 +29,8 @@ def success(delivery: Delivery, result: Any) -> None:
     The next delivery finds the job done and comes here again.
     """
     task, request = delivery.task, delivery.request
-    _tell(delivery, "success", lambda: internals.store_success(task, result))
+    with carried() if request.chord else nullcontext():
+        _tell(delivery, "success", lambda: internals.store_success(task, result))
     if request.chord:
         _see_chord_sent(delivery)
         delivery.end_entry()

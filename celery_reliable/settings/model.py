@@ -232,8 +232,9 @@ class Settings:
     )
     claim_check_threshold: int = rules.count(
         131_072,
-        "Largest checkpoint, step or result kept in the store. What is larger goes to reliable_blob_url; without one a "
-        "checkpoint or step is refused, and a result is kept with the event result_oversized.",
+        "Largest arguments, checkpoint, step or result kept in message and store. What is larger goes to reliable_blob_url; "
+        "without one arguments stay in the message, a checkpoint or step is refused, and a result is kept with the event "
+        "result_oversized.",
         at_least=1,
         unit="bytes",
         per_task=True,
@@ -245,6 +246,11 @@ class Settings:
         expected="an fsspec URL, an absolute path, or None",
         pattern=r"([a-z][a-z0-9+.:-]*://|/).+",
         secret=True,
+    )
+    blob_cipher: Any = rules.plug(  # noqa: RUF009  # makes a field
+        "Encrypts what goes below reliable_blob_url, such as a MultiFernet of the cryptography package.",
+        expected="an object with encrypt(bytes) and decrypt(bytes)",
+        accepts=lambda value: callable(getattr(value, "encrypt", None)) and callable(getattr(value, "decrypt", None)),
     )
     drain_timeout: float = rules.seconds(
         30.0,

@@ -19,6 +19,8 @@ TASK_ONLY = (
     "overlap_key",
     "concurrency_key",
     "payload_version",
+    "upgrades",
+    "aliases",
 )
 
 

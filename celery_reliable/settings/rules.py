@@ -190,6 +190,15 @@ def _row_problem(
     return ""
 
 
+def plug(meaning: str, *, expected: str, accepts: Callable[[Any], bool]) -> Any:
+    """Return a field for an object or its dotted path, None by default. It stays out of the repr."""
+
+    def accepted(value: object) -> bool:
+        return value is None or _is_path(value) or accepts(value)
+
+    return _field(None, Rule(meaning, f"{expected}, its dotted path, or None", accepted, _as_is), secret=True)
+
+
 def is_number(value: object, *, at_least: float) -> bool:
     """Tell whether it is a finite number, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= at_least

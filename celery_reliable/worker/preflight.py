@@ -61,6 +61,7 @@ def check_settings(app: Celery) -> None:
     for task in app.tasks.values():
         if hasattr(type(task), "reliable_settings"):
             _ = task.reliable_settings
+            task.shape.check(task.payload_version)
 
 
 def complete_transport_options(app: Celery) -> None:

@@ -13,9 +13,10 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_reliable import keys
-from celery_reliable.errors import ConfigurationError, Draining, StoreError
+from celery_reliable.errors import Draining, ReliableError, StoreError
 from celery_reliable.keys import HEADER, MOMENT, TOKEN, Identity
 from celery_reliable.overlap import KEY_HEADER, policy_in
+from celery_reliable.payloads import VERSION_HEADER
 from celery_reliable.processes import resident_memory
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
@@ -74,8 +75,9 @@ class ReliableRequest(Request):
         """The key under which it must not overlap others, as its run computes it; None when that fails."""
         args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
         try:
-            found: str = self.task.overlap_name(args, kwargs, rule=self._request_dict.get(KEY_HEADER))
-        except (TypeError, ConfigurationError):
+            rule = self._request_dict.get(KEY_HEADER)
+            found: str = self.task.overlap_name(args, kwargs, rule=rule, version=self.version)
+        except (TypeError, ReliableError):
             return None
         return found
 
@@ -87,8 +89,13 @@ class ReliableRequest(Request):
         if found is not None:
             return found
         args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
-        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs)
+        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs, version=self.version)
         return computed
+
+    @property
+    def version(self) -> int:
+        """The payload version of the arguments."""
+        return int(self._request_dict.get(VERSION_HEADER) or 1)
 
     @property
     def job(self) -> Job:

@@ -92,6 +92,20 @@ def test_a_raised_payload_version_excuses_no_change() -> None:
     assert change.code == "version-lowered"
 
 
+def test_upgrades_from_the_old_version_on_excuse_its_changes() -> None:
+    """Old messages are lifted, new ones wait for new workers. A chain that begins too late, or has a gap, excuses nothing."""
+    old = signature(lambda a: a, version=2)
+
+    def new(*upgrades: int) -> TaskSignature:
+        return TaskSignature.of(inspect.signature(lambda b: b), version=4, upgrades=upgrades)
+
+    assert compare({"t": old}, {"t": new(2, 3)}) == compare({"t": old}, {"t": new(1, 2, 3)}) == []
+    for known in ((), (3,), (2,)):
+        assert [one.code for one in compare({"t": old}, {"t": new(*known)})] == ["parameter-renamed"]
+    same = TaskSignature.of(inspect.signature(lambda b: b), version=2, upgrades=(1,))
+    assert [one.code for one in compare({"t": old}, {"t": same})] == ["parameter-renamed"]
+
+
 def test_a_removed_task_names_its_likely_new_name() -> None:
     """A task that moved to another module."""
     old, new = {"shop.charge": signature(lambda a: a)}, {"billing.charge": signature(lambda a: a)}
@@ -168,6 +182,25 @@ def test_the_command_compares_code_with_the_snapshot_beside_it(tmp_path: Path) -
     assert "parameter-became-required" in broken.output
     (line,) = call(after, "check", str(file), "--json").output.splitlines()
     assert json.loads(line)["task"] == "shop.charge"
+
+
+def test_the_command_accepts_an_upgrade_and_an_alias(tmp_path: Path) -> None:
+    """A raised version with its upgrade, a renamed task with its old name; once the alias goes, the task is gone."""
+    file = tmp_path / "signatures.json"
+    file.write_text(call(make_app(charge=charge), "snapshot").output)
+    after = make_app()
+    options = {"name": "shop.bill", "aliases": ("shop.charge",), "payload_version": 2, "upgrades": {1: dict}}
+    after.task(charge_exactly, base=ReliableTask, shared=False, **options)
+    answer = call(after, "check", str(file))
+    assert (answer.exit_code, "compatible" in answer.output) == (0, True)
+
+    file.write_text(call(after, "snapshot").output)
+    (line,) = call(make_app(bill=charge_exactly), "check", str(file), "--json").output.splitlines()[:1]
+    assert json.loads(line)["code"] in {"task-removed", "version-lowered"}
+    gap = make_app()
+    gap.task(charge, base=ReliableTask, name="shop.charge", payload_version=3, upgrades={1: dict}, shared=False)
+    refused = call(gap, "check", str(file))
+    assert (refused.exit_code, "none from 2" in refused.output) == (1, True)
 
 
 def test_the_command_refuses_a_file_that_is_no_snapshot(tmp_path: Path) -> None:

@@ -228,6 +228,25 @@ def test_answer_to_a_late_question_is_paused_by_one_method() -> None:
         assert "self._pause_brpop(" in inspect.getsource(method)
 
 
+def lone() -> None:
+    """Be a body."""
+
+
+def test_alias_is_a_task_of_its_own_to_workers() -> None:
+    """They keep a tracer on each entry of ``app.tasks``; ``app._tasks`` can be added to while a task is bound."""
+    app = Celery("unit", broker="memory://", set_as_current=False)
+    present: Any = app.task(name="present", shared=False, lazy=False)(lone)
+    app.task(name="taken", shared=False, lazy=False)(lone)
+    assert [internals.register_alias(app, type(present), name) for name in ("former", "former", "taken")] == [
+        True,
+        True,
+        False,
+    ]
+    assert not app.finalized
+    former = app.tasks["former"]
+    assert (former.name, former is present, type(former) is type(present)) == ("present", False, True)
+
+
 def test_current_task_is_the_top_of_a_stack() -> None:
     """``current`` pushes on it, as the tracer does."""
     task: Any = Celery("shop", set_as_current=False).tasks["celery.backend_cleanup"]

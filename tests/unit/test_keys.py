@@ -112,7 +112,7 @@ class TestDeclared:
 
     def declared(self, rule: Any, *args: Any, **kwargs: Any) -> str:
         """Return the key of a call of `order`."""
-        return keys.declared_key(rule, task="shop.order", arguments=bound(*args, **kwargs), args=args, kwargs=kwargs)
+        return keys.declared_key(rule, keys.Bound.of(inspect.signature(order), args, kwargs), task="shop.order")
 
     def test_template_is_filled_from_bound_arguments(self) -> None:
         """Defaults included."""
@@ -147,8 +147,7 @@ class TestDeclared:
 
         signature = inspect.signature(free)
         keys.check_rule("x:{order_id}", task="t", signature=signature)
-        arguments = keys.bind(signature, (), {"order_id": 3})
-        assert keys.declared_key("x:{order_id}", task="t", arguments=arguments, args=(), kwargs={}) == "x:3"
+        assert keys.declared_key("x:{order_id}", keys.Bound.of(signature, (), {"order_id": 3}), task="t") == "x:3"
 
     def test_template_that_cannot_be_filled_says_why(self) -> None:
         """The argument is there, its attribute is not."""
