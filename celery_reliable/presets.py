@@ -86,6 +86,8 @@ reliable_healthz_socket = None
 reliable_healthz_port = 0
 reliable_healthz_host = "127.0.0.1"
 reliable_park_ttl = 86_400
+reliable_explain_share = 1.0
+reliable_explain_size = 1024
 reliable_event_hooks = ()
 
 # --- beat

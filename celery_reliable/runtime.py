@@ -21,6 +21,7 @@ from celery_reliable.events import Events, Hook
 from celery_reliable.overlap import Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.stores import open_store
+from celery_reliable.trails import Trails
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -144,7 +145,15 @@ def _make(app: Celery) -> Runtime:
         settings.store_url, result_backend=app.conf.result_backend, broker_url=app.conf.broker_write_url
     )
     store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
-    return Runtime(app, settings, store, Events([_hook(hook) for hook in settings.event_hooks]))
+    return Runtime(app, settings, store, Events([*_trails(settings, store), *map(_hook, settings.event_hooks)]))
+
+
+def _trails(settings: Settings, store: Store) -> list[Hook]:
+    """Return what notes the unusual in the life of jobs, unless that is switched off."""
+    if not settings.explain_share:
+        return []
+    host, size, share = socket.gethostname(), settings.explain_size, settings.explain_share
+    return [Trails(store.notes, now=store.now, host=host, size=size, share=share)]
 
 
 def _confirm_publishes(app: Celery) -> None:

@@ -185,7 +185,8 @@ class DeadLetters:
         elif letter.envelope != stored.envelope:
             raise ReplayRefused(_FINISH_FIRST.format(id=letter.id), reason="replayed")
         self._publish_replay(letter, entry=entry)
-        self._events.emit("letter_replayed", letter_id=letter.id, task=letter.task, task_id=entry.new_id, by=entry.who)
+        facts = {"task": letter.task, "task_id": entry.new_id, "key": letter.key or letter.task_id}
+        self._events.emit("letter_replayed", **facts, letter_id=letter.id, by=entry.who)
         return entry.new_id
 
     def check(self, letter_id: str, *, who: str, force: bool = False) -> None:
@@ -314,7 +315,8 @@ class DeadLetters:
         letter = self.show(letter_id)
         if letter is None or not self._store.discard(letter_id, letter.job):
             return False
-        self._events.emit("letter_discarded", letter_id=letter_id, task=letter.task, by=who)
+        facts = {"task": letter.task, "task_id": letter.task_id, "key": letter.key or letter.task_id}
+        self._events.emit("letter_discarded", **facts, letter_id=letter_id, by=who)
         return True
 
 

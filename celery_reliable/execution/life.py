@@ -163,6 +163,10 @@ class Execution:
             args, kwargs = arguments_in(Envelope.from_bytes(run.envelope), accept=delivery.task.app.conf.accept_content)
             request.args, request.kwargs = delivery.args, delivery.kwargs = tuple(args), dict(kwargs)
         delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
+        if run.attempt > 1 or run.delivery > 1:
+            submitted = delivery.job.stamp / 1e6 or None
+            facts = {"fence": run.fence, "attempt": run.attempt, "delivery": run.delivery}
+            delivery.emit("claimed_again", **facts, submitted=submitted)
 
     def _judge(self, exc: BaseException) -> NoReturn:
         try:
@@ -248,6 +252,8 @@ class Execution:
         continues = continuation.is_expected(delivery)
         self._complete(outcome, entry_ends=not continues)
         delivery.emit("done", attempt=delivery.run.attempt)
+        if delivery.run.attempt > 1 or delivery.run.delivery > 1:
+            delivery.emit("recovered", attempt=delivery.run.attempt, delivery=delivery.run.delivery)
         if continues:
             continuation.send(delivery, result)
         telling.success(delivery, result)

@@ -236,6 +236,17 @@ class Settings:
         "How long a message that no worker can run yet is parked before it is a dead letter.",
         at_least=1.0,
     )
+    explain_share: float = rules.share(
+        1.0,
+        "Share of the jobs of which is noted what was unusual in their life, for `celery reliable explain`. 0: of none.",
+    )
+    explain_size: int = rules.count(
+        1024,
+        "Most that is noted of one job; what is older goes. At most 65 536 jobs are kept in mind, the newest ones.",
+        at_least=256,
+        at_most=65_536,
+        unit="bytes",
+    )
     event_hooks: tuple[Any, ...] = rules.several(
         "Called as hook(name, fields) for every event.",
         expected="functions or dotted paths",

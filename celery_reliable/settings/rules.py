@@ -72,6 +72,15 @@ def count(
     return _field(default, Rule(meaning, expected, accepts, _as_is, unit, per_task))
 
 
+def share(default: float, meaning: str) -> Any:
+    """Return a field for a number between 0 and 1."""
+
+    def accepts(value: object) -> bool:
+        return is_number(value, at_least=0.0) and float(value) <= 1.0  # type: ignore[arg-type]  # a number by now
+
+    return _field(default, Rule(meaning, "a number from 0 to 1", accepts, float))
+
+
 def choice(meaning: str, *choices: str, per_task: bool = False, built: bool = True) -> Any:
     """Return a field for one of a few words, the first of which is the default."""
     expected = " or ".join(repr(word) for word in choices)
