@@ -129,6 +129,7 @@ EVENTS: dict[str, Event] = {
         logging.ERROR, "heartbeat file not written, probes will fail: make its folder writable", ("place", "error")
     ),
     "healthz_failed": Event(logging.ERROR, "HTTP probes are not answered: address not free", ("place", "error")),
+    "metrics_unserved": Event(logging.ERROR, "scrapes are not answered: address not free", ("place", "error")),
     "purged": Event(logging.WARNING, "messages dropped by an operator, their submissions ended", ("queue", "count")),
     # blobs
     "blobs_swept": Event(logging.INFO, "payloads that nobody can refer to any more removed", ("count",)),

@@ -45,6 +45,8 @@ class Runtime:
     random: random.Random = field(default_factory=random.SystemRandom)
     broker_away_until: float = 0.0
     """Until then (monotonic) no publish after a commit is tried in this process: a relay will do it."""
+    metrics: Any = None
+    """The `contrib.prometheus.EventMetrics` of this process, where ``reliable_metrics_port`` is set."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
     keep_rights: Callable[[], None] | None = None
@@ -145,7 +147,19 @@ def _make(app: Celery) -> Runtime:
         settings.store_url, result_backend=app.conf.result_backend, broker_url=app.conf.broker_write_url
     )
     store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
-    return Runtime(app, settings, store, Events([*_trails(settings, store), *map(_hook, settings.event_hooks)]))
+    metrics = _metrics(app) if settings.metrics_port else None
+    hooks = [*_trails(settings, store), *filter(None, [metrics]), *map(_hook, settings.event_hooks)]
+    return Runtime(app, settings, store, Events(hooks), metrics=metrics)
+
+
+def _metrics(app: Celery) -> Any:
+    """Return what counts events for Prometheus, which is an extra."""
+    try:
+        return import_module("celery_reliable.contrib.prometheus").EventMetrics(app)
+    except ModuleNotFoundError as exc:
+        remedy = "pip install 'celery-reliable[prometheus]', or remove the setting"
+        msg = f"reliable_metrics_port: expected prometheus-client to be installed, found none ({exc}); {remedy}"
+        raise ConfigurationError(msg) from exc
 
 
 def _trails(settings: Settings, store: Store) -> list[Hook]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 WORKER_STEPS = (
     "celery_reliable.worker.preflight:Preflight",
+    "celery_reliable.worker.metrics:MetricsServer",
     "celery_reliable.worker.lease_keeper:LeaseKeeper",
     "celery_reliable.worker.drain.step:Drain",
     "celery_reliable.worker.blob_sweep:BlobSweep",

@@ -19,6 +19,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "check": "celery_reliable.cli.check:check",
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
+    "exporter": "celery_reliable.cli.exporter:exporter",
     "explain": "celery_reliable.cli.explain:explain",
     "purge": "celery_reliable.cli.purge:purge",
     "relay": "celery_reliable.cli.relay:relay",

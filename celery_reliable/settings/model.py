@@ -231,6 +231,18 @@ class Settings:
         expected="an IPv4 address or a host name",
         pattern=r"[A-Za-z0-9_.-]+",
     )
+    metrics_port: int = rules.count(
+        0,
+        "TCP port on which each worker and beat answers Prometheus: /metrics. 0: none. Processes of one host need different ones.",
+        at_most=65_535,
+        unit="",
+    )
+    metrics_host: str = rules.text(
+        "127.0.0.1",
+        "Address that metrics_port listens on. A Prometheus elsewhere needs 0.0.0.0.",
+        expected="an IPv4 address or a host name",
+        pattern=r"[A-Za-z0-9_.-]+",
+    )
     park_ttl: float = rules.seconds(
         86_400.0,
         "How long a message that no worker can run yet is parked before it is a dead letter.",
