@@ -12,7 +12,7 @@ from benchmarks.report import Figure
 from celery_reliable.testing.servers import RedisServer, start_redis
 
 _LEAST = {NO_OP: 0.95, MILLISECOND: 0.92}
-_PARTS = ("costs", "memory", "producer", "probe", "operate", NO_OP, MILLISECOND)
+_PARTS = ("costs", "memory", "producer", "probe", "operate", "letters", NO_OP, MILLISECOND)
 
 
 def main() -> int:
@@ -35,6 +35,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="of throughput (default 7)")
     parser.add_argument("--jobs", type=int, default=2000, help="in each round (default 2000)")
+    parser.add_argument("--letters", type=int, default=1_000_000, help="dead letters in the store (default 1000000)")
     parsed = parser.parse_args()
     parsed.parts = parsed.parts or list(_PARTS)
     unknown = set(parsed.parts) - set(_PARTS)
@@ -60,6 +61,8 @@ def _measure(
             yield from operating.events(broker)
             yield from operating.trail()
             yield from operating.status(broker)
+        case "letters":
+            yield from operating.letters(broker, kept=wanted.letters, replayed=2000)
         case "probe":
             yield from _probe(broker, rounds=3 * wanted.rounds)
         case _:

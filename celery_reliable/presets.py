@@ -88,6 +88,7 @@ reliable_healthz_host = "127.0.0.1"
 reliable_metrics_port = 0
 reliable_metrics_host = "127.0.0.1"
 reliable_park_ttl = 86_400
+reliable_release = None
 reliable_explain_share = 1.0
 reliable_explain_size = 1024
 reliable_event_hooks = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_reliable.cli import explain_screens, screens
-from celery_reliable.cli.dlq import friendly_errors
+from celery_reliable.cli.letters import friendly_errors
 from celery_reliable.explaining import Explaining, Outcome
 from celery_reliable.runtime import runtime_of
 

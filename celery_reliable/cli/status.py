@@ -13,7 +13,7 @@ import click
 from rich.live import Live
 
 from celery_reliable.cli import screens, status_screens
-from celery_reliable.cli.dlq import friendly_errors
+from celery_reliable.cli.letters import friendly_errors
 from celery_reliable.fleet import Fleet, QueueSight, look, sight_of
 
 if TYPE_CHECKING:

@@ -51,17 +51,20 @@ class Worker:
     pid: int = 0
     celery: str = ""
     version: str = ""
+    release: str = ""
+    """Of the project's own code, as ``reliable_release`` says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One replay: by whom, when (unix seconds, the store's clock), under which id, and whether it was published."""
+    """One replay: by whom, when (unix seconds, the store's clock), under which id, whether it was published, in which run."""
 
     who: str
     when: float
     new_id: str
     edited: bool = False
     published: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,6 +248,12 @@ class Settings:
         "How long a message that no worker can run yet is parked before it is a dead letter.",
         at_least=1.0,
     )
+    release: str | None = rules.text(
+        None,
+        "Release of the project's own code, kept with each dead letter.",
+        expected="1 to 64 characters without spaces, or None",
+        pattern=r"\S{1,64}",
+    )
     explain_share: float = rules.share(
         1.0,
         "Share of the jobs of which is noted what was unusual in their life, for `celery reliable explain`. 0: of none.",
