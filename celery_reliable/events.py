@@ -78,7 +78,7 @@ EVENTS: dict[str, Event] = {
     "blob_failed": Event(logging.ERROR, "payload kept aside could not be written or read", (*_JOB, "what", "error")),
     "evidence": Event(logging.ERROR, "the process that ran the task is gone", (*_JOB, "cause")),
     # worker
-    "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
+    "finding": Event(logging.WARNING, "the configuration endangers a promise", ("finding",)),
     # messages that cannot run here
     "parked": Event(
         logging.WARNING,

@@ -19,6 +19,7 @@ import click
 import celery_reliable
 from celery_reliable import errors, task
 from celery_reliable.checkpoints import Checkpoint
+from celery_reliable.checks.catalogue import MEANINGS
 from celery_reliable.cli import reliable
 from celery_reliable.contrib.prometheus.catalogue import BUCKETS, METRICS
 from celery_reliable.contrib.prometheus.catalogue import PREFIX as METRIC_PREFIX
@@ -86,6 +87,7 @@ def pages() -> dict[Path, str]:
         "task": task_page(),
         "events": events_page(),
         "metrics": metrics_page(),
+        "findings": findings_page(),
         "exceptions": exceptions_page(),
         "retry-rules": retry_rules_page(),
         "cli": cli_page(),
@@ -298,6 +300,23 @@ def _metric_rows(source: str) -> list[tuple[str, str, str, str]]:
         for name, metric in METRICS.items()
         if metric.source == source
     ]
+
+
+# --- findings
+
+
+def findings_page() -> str:
+    """Return the page of all findings, one anchor a code."""
+    return page(
+        "Findings",
+        """
+        What `celery -A proj reliable check` may say. A code is stable, so that a rule of yours can name it. The message says what
+        is wrong here, what will come of it, and what to do; `--json` adds where this page explains the code. With `--live` the
+        command looks at store, broker, workers and beats, too. Errors, but no warnings unless `--strict` is given, make the exit
+        code 1. A worker emits what is an error in its configuration as the event `finding` when it starts.
+        """,
+        *(f"## {code}\n\n{meaning}" for code, meaning in MEANINGS.items()),
+    )
 
 
 # --- exceptions

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from celery_reliable.dead_letters import stack
@@ -211,7 +211,7 @@ class DeadLetter:
 
     def to_bytes(self) -> bytes:
         """Encode as JSON text, readable in redis-cli. Never fails: what is not JSON is kept as its text."""
-        return json.dumps({"v": _FORMAT, **asdict(self)}, separators=(",", ":"), default=str).encode()
+        return json.dumps({"v": _FORMAT, **_shallow(self)}, separators=(",", ":"), default=_plain).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> DeadLetter:
@@ -239,6 +239,15 @@ class DeadLetter:
             error_message=stack.bounded(failure, limit=stack.MESSAGE_LIMIT),
             error_fingerprint=stack.digest("unreadable letter"),
         )
+
+
+def _shallow(record: Any) -> dict[str, Any]:  # Any: one of the dataclasses here
+    """Return the fields of a record; `dataclasses.asdict` copies them deeply, at ten times the price."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _plain(value: Any) -> Any:
+    return _shallow(value) if is_dataclass(value) else str(value)
 
 
 def letter_id_of(name: str, *, life: int = 0) -> str:
