@@ -11,7 +11,7 @@ from celery_reliable.checks.findings import Finding, Severity
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.runtime import broker_driver, runtime_of
 from celery_reliable.task import ReliableTask
-from celery_reliable.wiring import WORKER_STEPS, install_if_wanted
+from celery_reliable.wiring import WORKER_STEPS
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -34,9 +34,7 @@ class Given:
 
 
 def configuration_findings(app: Celery) -> list[Finding]:
-    """Look at the settings and at every task of an app, which are imported."""
-    app.loader.import_default_modules()
-    install_if_wanted(app)
+    """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     given = Given(app, tasks)
     checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _outside)

@@ -27,6 +27,7 @@ from celery_reliable.checks import (
 from celery_reliable.checks.catalogue import link
 from celery_reliable.cli.screens import printable, write_json
 from celery_reliable.errors import ConfigurationError, ReliableError
+from celery_reliable.wiring import install_if_wanted
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -69,6 +70,8 @@ def check(
     Every finding has a code, which the documentation explains.
     """
     app = ctx.obj.app
+    app.loader.import_default_modules()
+    install_if_wanted(app)
     try:
         settings = configuration_findings(app)
         clocks = clock_findings(app, now=datetime.now().astimezone())
