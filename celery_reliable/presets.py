@@ -92,6 +92,8 @@ reliable_release = None
 reliable_explain_share = 1.0
 reliable_explain_size = 1024
 reliable_event_hooks = ()
+reliable_alerts = ()
+reliable_alerts_every = 300
 
 # --- beat
 

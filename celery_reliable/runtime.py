@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_reliable import internals
+from celery_reliable.alerts import Alerts
 from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
@@ -148,8 +149,17 @@ def _make(app: Celery) -> Runtime:
     )
     store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
     metrics = _metrics(app) if settings.metrics_port else None
-    hooks = [*_trails(settings, store), *filter(None, [metrics]), *map(_hook, settings.event_hooks)]
+    hooks = [*_trails(settings, store), *_alerts(settings, store), *filter(None, [metrics])]
+    hooks += map(_hook, settings.event_hooks)
     return Runtime(app, settings, store, Events(hooks), metrics=metrics)
+
+
+def _alerts(settings: Settings, store: Store) -> list[Hook]:
+    if not settings.alerts:
+        return []
+    send: list[Any] = [_hook(one) for one in settings.alerts]  # they take an alert, not an event
+    every, release = settings.alerts_every, settings.release or ""
+    return [Alerts(send, notes=store.notes, every=every, release=release)]
 
 
 def _metrics(app: Celery) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from celery_reliable.dead_letters.record import DeadLetter
-from celery_reliable.stores.notes import Notes, Write, every
+from celery_reliable.stores.notes import Note, Notes, Write, every
 
 SHELF: Final = "silences"
 KEPT: Final = 90 * 86_400.0
@@ -25,11 +25,12 @@ class Silence:
     until: str = ""
 
     def covers(self, letter: DeadLetter) -> bool:
-        """Tell whether a letter is silenced. Without a release on either side it is."""
-        release = letter.worker.release
-        return letter.error_fingerprint == self.group and not (
-            self.until and release and _order(release) >= _order(self.until)
-        )
+        """Tell whether a letter is silenced."""
+        return letter.error_fingerprint == self.group and self.holds(letter.worker.release)
+
+    def holds(self, release: str) -> bool:
+        """Tell whether it holds for code of a release. Without a release on either side it does."""
+        return not (self.until and release and _order(release) >= _order(self.until))
 
 
 class Silences:
@@ -47,15 +48,22 @@ class Silences:
         """Let a group speak."""
         self._notes.write(SHELF, [Write(name=group, value=None, ttl=0.0)])
 
+    def find(self, group: str) -> Silence | None:
+        """Return the silence of one group."""
+        note = self._notes.read(SHELF, [group]).get(group)
+        return _decoded(note) if note else None
+
     def all(self) -> Mapping[str, Silence]:
         """Return all by group."""
-        found = {}
-        for name, note in every(self._notes, SHELF).items():
-            try:
-                found[name] = Silence(**json.loads(note.value))
-            except (ValueError, TypeError):
-                continue
-        return found
+        found = {name: _decoded(note) for name, note in every(self._notes, SHELF).items()}
+        return {name: silence for name, silence in found.items() if silence is not None}
+
+
+def _decoded(note: Note) -> Silence | None:
+    try:
+        return Silence(**json.loads(note.value))
+    except (ValueError, TypeError):
+        return None  # of a later version
 
 
 def is_silent(letter: DeadLetter, silences: Mapping[str, Silence]) -> bool:

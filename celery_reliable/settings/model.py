@@ -270,6 +270,17 @@ class Settings:
         expected="functions or dotted paths",
         member=rules.is_hook,
     )
+    alerts: tuple[Any, ...] = rules.several(
+        "Called as send(alert) for what needs a person: dead letters, stuck workers, unconsumed queues, beat in trouble. "
+        "`celery_reliable.alerts:to_log` writes them to the log.",
+        expected="functions or dotted paths",
+        member=rules.is_hook,
+    )
+    alerts_every: float = rules.seconds(
+        300.0,
+        "Least time between two alerts about the same thing, in the whole fleet.",
+        at_least=1.0,
+    )
     beat_scheduler: str = rules.text(
         "celery.beat:PersistentScheduler",
         "The scheduler that the reliable one wraps.",
