@@ -139,7 +139,7 @@ class Explaining:
 
     def _letter(self, letter_id: str) -> DeadLetter | None:
         found = self._store.letter(letter_id)
-        return _decoded(found[1]) if found else None
+        return DeadLetter.read(found[1]) if found else None
 
     def _letter_of(self, task_id: str) -> DeadLetter | None:
         """Look through all letters for a task id."""
@@ -147,7 +147,7 @@ class Explaining:
         while True:
             page = self._store.letters(cursor)
             for _, _, body in page.letters:
-                letter = _decoded(body) if task_id.encode() in body else None
+                letter = DeadLetter.read(body) if task_id.encode() in body else None
                 if letter is not None and task_id in _ids_in(letter):
                     return letter
             cursor = page.cursor
@@ -274,13 +274,6 @@ def _ids_of(lines: Iterable[Line]) -> Iterator[str]:
 
 def _ids_in(letter: DeadLetter) -> set[str]:
     return {letter.task_id, *(entry.new_id for entry in letter.replays)}
-
-
-def _decoded(body: bytes) -> DeadLetter | None:
-    try:
-        return DeadLetter.from_bytes(body)
-    except ValueError:
-        return None
 
 
 _STATES: Final = {

@@ -228,6 +228,14 @@ class DeadLetter:
             raise ValueError(msg) from exc
 
     @classmethod
+    def read(cls, raw: bytes) -> DeadLetter | None:
+        """Decode as `from_bytes` does; None for anything else."""
+        try:
+            return cls.from_bytes(raw)
+        except ValueError:
+            return None
+
+    @classmethod
     def unreadable(cls, letter_id: str, *, failure: str) -> DeadLetter:
         """Stand for a stored letter that cannot be decoded, so that it can be listed and discarded."""
         return cls(

@@ -148,12 +148,5 @@ def _deaths(store: Store) -> Deaths:
     if not counts.get("kept"):
         return Deaths(counts)
     bodies = [body for _, _, body in store.letters(limit=_SAMPLE).letters[:_SAMPLE]]
-    letters = [letter for letter in map(_decoded, bodies) if letter is not None and letter.status != "replayed"]
+    letters = [letter for letter in map(DeadLetter.read, bodies) if letter is not None and letter.status != "replayed"]
     return Deaths(counts, dict(Counter(letter.reason for letter in letters)), len(bodies))
-
-
-def _decoded(body: bytes) -> DeadLetter | None:
-    try:
-        return DeadLetter.from_bytes(body)
-    except ValueError:
-        return None
