@@ -35,7 +35,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="of throughput (default 7)")
     parser.add_argument("--jobs", type=int, default=2000, help="in each round (default 2000)")
-    parser.add_argument("--letters", type=int, default=1_000_000, help="dead letters in the store (default 1000000)")
+    parser.add_argument("--letters", type=int, default=100_000, help="dead letters in the store (default 100000)")
     parsed = parser.parse_args()
     parsed.parts = parsed.parts or list(_PARTS)
     unknown = set(parsed.parts) - set(_PARTS)

@@ -21,6 +21,7 @@ from celery_reliable.stores.base import Job, Refused, Replaying, Store
 Item = TypeVar("Item")
 
 _TAKEOVER_AFTER: Final = 10.0  # seconds: a publish with its bounded retries is over by then
+_FIRST: Final = 60
 _MOST_LOOPS: Final = 3
 _WAITING_TTL: Final = 7 * 24 * 3600.0
 _EVERYTHING: Final = Filter(statuses=("dead", "replaying", "replayed"))
@@ -156,7 +157,9 @@ class DeadLetters:
         return self._store.letter_counts()
 
     def _all(self) -> Iterator[DeadLetter]:
-        for page in self.pages():
+        first = next(self.pages(size=_FIRST))  # what a screen shows comes soon, however many there are
+        yield from first.letters
+        for page in self.pages(cursor=first.cursor) if first.cursor else ():
             yield from page.letters
 
     # --- replay
@@ -311,7 +314,8 @@ class DeadLetters:
 
     def _publish_replay(self, letter: DeadLetter, *, entry: Replay) -> None:
         """Mark, publish, mark as published: a death between two steps is picked up by the next replay."""
-        answer = self._mark(letter, entry=entry)
+        kept = self._kept(letter, entry=entry)
+        answer = self._mark(letter, entry=entry, kept=kept)
         if isinstance(answer, Refused):
             raise _refused_by_store(letter, answer)
         if letter.envelope is None:
@@ -319,15 +323,18 @@ class DeadLetters:
         else:
             self._publish(_message(letter, entry=entry, life=answer.life))
         published = replace(entry, published=True)
-        self._mark(letter.with_replay(published), entry=published)
+        self._mark(letter.with_replay(published), entry=published, kept=kept)
         if letter.job is None or letter.envelope is None:
             # Nobody ends the ledger entry of a task that is not ours, or of a message that may be refused again.
             self._store.settle(letter.job or Job(letter.id), task_id=entry.new_id, state="sent", ttl=1.0)
 
-    def _mark(self, letter: DeadLetter, *, entry: Replay) -> Replaying | Refused:
-        # The store learns the life in this step; the ledger's copy is made for the one that must come.
+    @staticmethod
+    def _kept(letter: DeadLetter, *, entry: Replay) -> bytes:
+        # The store learns the life when it is marked; the ledger's copy is made for the one that must come.
         life = max(letter.life, 1) + 1 if letter.key else 1
-        kept = _message(letter, entry=entry, life=life).to_bytes() if letter.envelope else _NOT_A_CALL
+        return _message(letter, entry=entry, life=life).to_bytes() if letter.envelope else _NOT_A_CALL
+
+    def _mark(self, letter: DeadLetter, *, entry: Replay, kept: bytes) -> Replaying | Refused:
         return self._store.replay(
             letter.id,
             letter.job,
