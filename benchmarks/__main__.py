@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from benchmarks import costs, memory, probing, producer, report, throughput
+from benchmarks import costs, memory, operating, probing, producer, report, throughput
 from benchmarks.cases import DECLARED, MILLISECOND, NO_OP, OWN, OWN_WITHOUT_LEDGER, RELIABLE
 from benchmarks.report import Figure
 from celery_reliable.testing.servers import RedisServer, start_redis
 
 _LEAST = {NO_OP: 0.95, MILLISECOND: 0.92}
-_PARTS = ("costs", "memory", "producer", "probe", NO_OP, MILLISECOND)
+_PARTS = ("costs", "memory", "producer", "probe", "operate", "letters", NO_OP, MILLISECOND)
 
 
 def main() -> int:
@@ -35,6 +35,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="of throughput (default 7)")
     parser.add_argument("--jobs", type=int, default=2000, help="in each round (default 2000)")
+    parser.add_argument("--letters", type=int, default=100_000, help="dead letters in the store (default 100000)")
     parsed = parser.parse_args()
     parsed.parts = parsed.parts or list(_PARTS)
     unknown = set(parsed.parts) - set(_PARTS)
@@ -56,6 +57,12 @@ def _measure(
             found = producer.measure(cases=RELIABLE, redis=broker, batches=60)
             for case in RELIABLE:
                 yield Figure(f"producer, {case.name}: more than plain", found.overhead(case), "ms a call", at_most=0.3)
+        case "operate":
+            yield from operating.events(broker)
+            yield from operating.trail()
+            yield from operating.status(broker)
+        case "letters":
+            yield from operating.letters(broker, kept=wanted.letters, replayed=2000)
         case "probe":
             yield from _probe(broker, rounds=3 * wanted.rounds)
         case _:

@@ -114,7 +114,8 @@ class ReplayRefused(ReliableError):
     """The dead letter was not replayed; the text says what to do.
 
     ``reason``: ``gone``; ``replayed`` (or being replayed by somebody else right now); ``superseded`` by a later life;
-    ``no_task`` (the app does not know the task, or its arguments no longer fit); ``no_body``.
+    ``no_task`` (the app does not know the task, or its arguments no longer fit); ``no_body``; ``looping`` (it died again
+    after each of several replays).
     """
 
     def __init__(self, *args: object, reason: str = "") -> None:

@@ -10,6 +10,7 @@ from typing import Any
 logger = logging.getLogger("celery_reliable")
 
 Hook = Callable[[str, dict[str, Any]], None]
+"""Called as ``hook(name, fields)``. One that has an attribute ``events``, a set of names, is called for these only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ EVENTS: dict[str, Event] = {
     "relayed": Event(logging.INFO, "submission that waited in the outbox published", _JOB),
     # claim
     "claimed": Event(logging.DEBUG, "claimed", (*_JOB, "fence", "attempt", "delivery")),
+    "claimed_again": Event(
+        logging.INFO,
+        "claimed, and not for the first time",
+        (*_JOB, "fence", "attempt", "delivery", "submitted"),
+    ),
     "busy": Event(logging.INFO, "another run holds the key, message waits", (*_JOB, "wait")),
     "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
     "replayed_outcome": Event(logging.INFO, "already done, stored outcome returned", _JOB),
@@ -70,6 +76,7 @@ EVENTS: dict[str, Event] = {
         ("task", "argument"),
     ),
     "done": Event(logging.DEBUG, "done", (*_JOB, "attempt")),
+    "recovered": Event(logging.INFO, "done, though not by the first run", (*_JOB, "attempt", "delivery")),
     "retried": Event(logging.INFO, "attempt failed, retry scheduled", (*_JOB, "attempt", "delay", "rule", "error")),
     "snoozed": Event(logging.INFO, "snoozed, no attempt spent", (*_JOB, "delay")),
     "interrupted": Event(logging.WARNING, "run interrupted, message given back", _JOB),
@@ -101,7 +108,7 @@ EVENTS: dict[str, Event] = {
         logging.WARNING, "store unavailable: a breaker is taken for what it was last seen as", ("breaker", "error")
     ),
     # worker
-    "finding": Event(logging.WARNING, "the store's configuration endangers a promise", ("finding",)),
+    "finding": Event(logging.WARNING, "the configuration endangers a promise", ("finding",)),
     # messages that cannot run here
     "parked": Event(
         logging.WARNING,
@@ -152,6 +159,7 @@ EVENTS: dict[str, Event] = {
         logging.ERROR, "heartbeat file not written, probes will fail: make its folder writable", ("place", "error")
     ),
     "healthz_failed": Event(logging.ERROR, "HTTP probes are not answered: address not free", ("place", "error")),
+    "metrics_unserved": Event(logging.ERROR, "scrapes are not answered: address not free", ("place", "error")),
     "purged": Event(logging.WARNING, "messages dropped by an operator, their submissions ended", ("queue", "count")),
     # blobs
     "blobs_swept": Event(logging.INFO, "payloads that nobody can refer to any more removed", ("count",)),
@@ -175,8 +183,8 @@ EVENTS: dict[str, Event] = {
     "policy_invalid": Event(logging.ERROR, "an entry's policy is wrong, the default holds", ("entry", "problem")),
     "entry_run": Event(logging.INFO, "entry run by request", ("entry", "task", "task_id")),
     # dead letters
-    "letter_replayed": Event(logging.INFO, "dead letter replayed", ("letter_id", "task", "task_id", "by")),
-    "letter_discarded": Event(logging.INFO, "dead letter discarded", ("letter_id", "task", "by")),
+    "letter_replayed": Event(logging.INFO, "dead letter replayed", (*_JOB, "letter_id", "by")),
+    "letter_discarded": Event(logging.INFO, "dead letter discarded", (*_JOB, "letter_id", "by")),
     "letters_trimmed": Event(logging.WARNING, "oldest dead letters dropped: the store of letters is full", ("count",)),
 }
 
@@ -185,19 +193,20 @@ class Events:
     """Emit named events to the log and to the hooks of one app.
 
     A hook is called as ``hook(name, fields)`` in the thread that emits. A hook that raises is logged and skipped: it
-    never changes the outcome of a task.
+    never changes the outcome of a task. What nobody listens to costs a look into a table.
     """
 
     __slots__ = ("_hooks", "_levels")
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
         """Take the hooks, already imported."""
-        self._hooks = tuple(hooks)
+        given = tuple(hooks)
+        self._hooks = {name: tuple(hook for hook in given if _listens(hook, name)) for name in EVENTS}
         self._levels = {name: event.level for name, event in EVENTS.items()}
 
     def hears(self, name: str) -> bool:
         """Tell whether anybody would notice an event; ask before putting together facts on a busy path."""
-        return bool(self._hooks) or logger.isEnabledFor(self._levels[name])
+        return bool(self._hooks[name]) or logger.isEnabledFor(self._levels[name])
 
     def emit(self, name: str, **fields: Any) -> None:
         """Log one event and call every hook. Unknown names are a programming error (KeyError)."""
@@ -205,7 +214,7 @@ class Events:
         if logger.isEnabledFor(level):
             extra = {f"reliable_{field}": value for field, value in fields.items()}
             logger.log(level, "%s: %s", name, EVENTS[name].message, extra={"reliable_event": name, **extra})
-        for hook in self._hooks:
+        for hook in self._hooks[name]:
             self._call(hook, name, fields)
 
     @staticmethod
@@ -214,3 +223,8 @@ class Events:
             hook(name, fields)
         except Exception:  # a user's hook: it must never decide a task's fate
             logger.exception("event hook failed", extra={"reliable_event": name, "reliable_hook": repr(hook)})
+
+
+def _listens(hook: Hook, name: str) -> bool:
+    wanted = getattr(hook, "events", None)
+    return wanted is None or name in wanted

@@ -54,7 +54,7 @@ class LifeSign:
 
     ``owner`` is a random token of the process, ``at`` the wall time and ``clock`` the monotonic time of the sign,
     ``interval`` the seconds until the next one. ``waiting`` counts the messages in the worker's queues, None when it did
-    not look.
+    not look. ``busy`` counts what runs, by the queue it came from.
 
     .. versionadded:: 0.1
     """
@@ -73,6 +73,7 @@ class LifeSign:
     running: int = 0
     received: int = 0
     waiting: int | None = None
+    busy: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:

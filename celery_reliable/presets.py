@@ -89,8 +89,15 @@ reliable_heartbeat_interval = 5
 reliable_healthz_socket = None
 reliable_healthz_port = 0
 reliable_healthz_host = "127.0.0.1"
+reliable_metrics_port = 0
+reliable_metrics_host = "127.0.0.1"
 reliable_park_ttl = 86_400
+reliable_release = None
+reliable_explain_share = 1.0
+reliable_explain_size = 1024
 reliable_event_hooks = ()
+reliable_alerts = ()
+reliable_alerts_every = 300
 
 # --- beat
 

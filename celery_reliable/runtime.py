@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_reliable import internals
+from celery_reliable.alerts import Alerts
 from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
@@ -30,6 +31,7 @@ from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.sight import Load, Sight, sight_on
 from celery_reliable.stores import open_store
 from celery_reliable.stores.base import ALIVE
+from celery_reliable.trails import Trails
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -58,6 +60,8 @@ class Runtime:
     """Where `claim_check` has kept the arguments of signatures that are sent more than once."""
     broker_away_until: float = 0.0
     """Until then (monotonic) no publish after a commit is tried in this process: a relay will do it."""
+    metrics: Any = None
+    """The `contrib.prometheus.EventMetrics` of this process, where ``reliable_metrics_port`` is set."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
     keep_rights: Callable[[], None] | None = None
@@ -259,7 +263,36 @@ def _make(app: Celery) -> Runtime:
         settings.store_url, result_backend=app.conf.result_backend, broker_url=app.conf.broker_write_url
     )
     store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
-    return Runtime(app, settings, store, Events([_hook(hook) for hook in settings.event_hooks]))
+    metrics = _metrics(app) if settings.metrics_port else None
+    hooks = [*_trails(settings, store), *_alerts(settings, store), *filter(None, [metrics])]
+    hooks += map(_hook, settings.event_hooks)
+    return Runtime(app, settings, store, Events(hooks), metrics=metrics)
+
+
+def _alerts(settings: Settings, store: Store) -> list[Hook]:
+    if not settings.alerts:
+        return []
+    send: list[Any] = [_hook(one) for one in settings.alerts]  # they take an alert, not an event
+    every, release = settings.alerts_every, settings.release or ""
+    return [Alerts(send, notes=store.notes, every=every, release=release)]
+
+
+def _metrics(app: Celery) -> Any:
+    """Return what counts events for Prometheus, which is an extra."""
+    try:
+        return import_module("celery_reliable.contrib.prometheus").EventMetrics(app)
+    except ModuleNotFoundError as exc:
+        remedy = "pip install 'celery-reliable[prometheus]', or remove the setting"
+        msg = f"reliable_metrics_port: expected prometheus-client to be installed, found none ({exc}); {remedy}"
+        raise ConfigurationError(msg) from exc
+
+
+def _trails(settings: Settings, store: Store) -> list[Hook]:
+    """Return what notes the unusual in the life of jobs, unless that is switched off."""
+    if not settings.explain_share:
+        return []
+    host, size, share = socket.gethostname(), settings.explain_size, settings.explain_share
+    return [Trails(store.notes, now=store.now, host=host, size=size, share=share)]
 
 
 def _confirm_publishes(app: Celery) -> None:

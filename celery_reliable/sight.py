@@ -62,7 +62,7 @@ class RedisSight:
 
     def __init__(self, channel: Any) -> None:
         """Take the consuming channel for its address and names; connects at the first look."""
-        self._client = _client(channel.pool)
+        self._client = client_of(channel.pool)
         self._prefix = channel.global_keyprefix or ""
         self._list_of = channel._q_for_pri  # noqa: SLF001  # no public name (5.7)
         self._steps = channel.priority_steps
@@ -158,7 +158,7 @@ def _stamp(raw: bytes) -> int:
         return 0
 
 
-def _client(pool: Any) -> Any:
+def client_of(pool: Any) -> Any:
     """Return a client of the same server whose calls end in time; one retry, for a connection that was closed."""
     from redis import ConnectionPool, Redis  # noqa: PLC0415  # the driver is imported where it is used
     from redis.backoff import NoBackoff  # noqa: PLC0415

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 WORKER_STEPS = (
     "celery_reliable.worker.preflight:Preflight",
+    "celery_reliable.worker.metrics:MetricsServer",
     "celery_reliable.worker.lease_keeper:LeaseKeeper",
     "celery_reliable.worker.drain.step:Drain",
     "celery_reliable.worker.blob_sweep:BlobSweep",
     "celery_reliable.worker.overlap_keeper:OverlapKeeper",
     "celery_reliable.worker.relaying:Relaying",
+    "celery_reliable.checks.at_start:Findings",
 )
 CONSUMER_STEPS = (
     "celery_reliable.worker.holding:Holding",
@@ -82,14 +84,15 @@ def _on_after_configure(sender: Celery, **_: Any) -> None:
 
 
 def _on_celeryd_init(instance: Any, **_: Any) -> None:  # Any: WorkController, which has not read its defaults yet
-    _install_if_wanted(instance.app)
+    install_if_wanted(instance.app)
 
 
 def _on_service_init(sender: Any, **_: Any) -> None:  # Any: WorkController or beat.Service
-    _install_if_wanted(sender.app)
+    install_if_wanted(sender.app)
 
 
-def _install_if_wanted(app: Celery) -> None:
+def install_if_wanted(app: Celery) -> None:
+    """Wire an app that asks for it, as its worker does at the start."""
     if _wants(app):
         install(app)
 

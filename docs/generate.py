@@ -19,7 +19,10 @@ import click
 import celery_reliable
 from celery_reliable import errors, task
 from celery_reliable.checkpoints import Checkpoint
+from celery_reliable.checks.catalogue import MEANINGS
 from celery_reliable.cli import reliable
+from celery_reliable.contrib.prometheus.catalogue import BUCKETS, METRICS
+from celery_reliable.contrib.prometheus.catalogue import PREFIX as METRIC_PREFIX
 from celery_reliable.events import EVENTS
 from celery_reliable.retries import answers, codes, table
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Setting, describe
@@ -83,6 +86,8 @@ def pages() -> dict[Path, str]:
         "settings": settings_page(),
         "task": task_page(),
         "events": events_page(),
+        "metrics": metrics_page(),
+        "findings": findings_page(),
         "exceptions": exceptions_page(),
         "retry-rules": retry_rules_page(),
         "cli": cli_page(),
@@ -264,6 +269,60 @@ def events_page() -> str:
         """,
         HOOK_EXAMPLE,
         grid(("event", "level", "message", "fields"), rows),
+    )
+
+
+# --- metrics
+
+
+def metrics_page() -> str:
+    """Return the page of all metrics."""
+    parts = {
+        "Of a worker or beat": (
+            "process",
+            "`reliable_metrics_port` serves them. A worker's include those of all its pool children.",
+        ),
+        "Of the fleet": ("fleet", "`celery -A proj reliable exporter` serves them, from store and broker."),
+    }
+    tables = [
+        f"## {title}\n\n{where}\n\n{grid(('metric', 'kind', 'labels', 'meaning'), _metric_rows(source))}"
+        for title, (source, where) in parts.items()
+    ]
+    bounds = ", ".join(f"{bound:g}" for bound in BUCKETS)
+    return page(
+        "Metrics",
+        """
+        Names and labels are part of the public interface. Every label is of a closed set: tasks and queues of the app, names of
+        events, outcomes, reasons, states; what is in none of them is `other`. A counter is scraped with `_total` at the end of
+        its name. How to set it up, with a dashboard and alerts: [](../how-to/prometheus.md).
+        """,
+        *tables,
+        f"Both histograms have the bounds {bounds} seconds.",
+    )
+
+
+def _metric_rows(source: str) -> list[tuple[str, str, str, str]]:
+    return [
+        (f"`{METRIC_PREFIX}{name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
+        for name, metric in METRICS.items()
+        if metric.source == source
+    ]
+
+
+# --- findings
+
+
+def findings_page() -> str:
+    """Return the page of all findings, one anchor a code."""
+    return page(
+        "Findings",
+        """
+        What `celery -A proj reliable check` may say. A code is stable, so that a rule of yours can name it. The message says what
+        is wrong here, what will come of it, and what to do; `--json` adds where this page explains the code. With `--live` the
+        command looks at store, broker, workers and beats, too. Errors, but no warnings unless `--strict` is given, make the exit
+        code 1. A worker emits what is an error in its configuration as the event `finding` when it starts.
+        """,
+        *(f"## {code}\n\n{meaning}" for code, meaning in MEANINGS.items()),
     )
 
 

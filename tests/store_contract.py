@@ -244,6 +244,15 @@ class Submitting:
         harness.complete("A", run)
         assert harness.ledger() == {}
 
+    def test_ledger_entry_is_found_by_its_id(self, harness: StoreUnderTest) -> None:
+        """As it was given, also once the sweep has published it again; None when there is none."""
+        harness.submit("A", envelope=b"call")
+        assert harness.store.entry(harness.job, task_id="A") == b"call"
+        assert harness.store.entry(harness.job, task_id="B") is None
+        harness.elapse_alive(2 * harness.tick)
+        harness.store.resend(harness.job, task_id="A", quiet=harness.tick / 10, most=3, record_ttl=LONG)
+        assert harness.store.entry(harness.job, task_id="A") == b"call"
+
     def test_ledger_entry_with_a_continuation_ends_when_it_was_sent(self, harness: StoreUnderTest) -> None:
         """P1, T5.1: complete keeps the entry on request; ``sent`` ends it and leaves the marker alone."""
         harness.submit("A", envelope=b"call", canvas=True)
@@ -1845,6 +1854,24 @@ class KeepingNotes:
         assert set(harness.store.notes.read("tools", ["saw", "axe"])) == {"axe"}
         assert set(every(harness.store.notes, "tools")) == {"axe"}
         assert self.write(harness, "saw", b"again", expected=0)
+
+    def test_value_is_added_to_what_is_there_and_its_beginning_goes(self, harness: StoreUnderTest) -> None:
+        """Bounded; a note that ended, or never was, begins with the value; ``expected`` holds here too."""
+        first = self.written(harness, "saw", b"\x00abc", keep=6)
+        assert self.written(harness, "saw", b"de\n", keep=6) > first
+        assert harness.store.notes.read("tools", ["saw"])["saw"].value == b"abcde\n"
+        assert self.write(harness, "saw", b"f", keep=6, expected=first) is None
+        self.written(harness, "saw", b"longer than six", keep=6, ttl=harness.tick)
+        assert harness.store.notes.read("tools", ["saw"])["saw"].value == b"an six"
+        harness.elapse(1.5 * harness.tick)
+        self.written(harness, "saw", b"new", keep=6)
+        assert harness.store.notes.read("tools", ["saw"])["saw"].value == b"new"
+
+    def test_ten_who_add_at_once_lose_nothing(self, harness: StoreUnderTest) -> None:
+        """Atomic."""
+        self.written(harness, "saw", b"", keep=100)
+        together(10, lambda number: self.write(harness, "saw", b"%d" % number, keep=100))
+        assert sorted(harness.store.notes.read("tools", ["saw"])["saw"].value) == sorted(b"0123456789")
 
     def test_ten_writers_of_one_version_are_one(self, harness: StoreUnderTest) -> None:
         """Atomic."""

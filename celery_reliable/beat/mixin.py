@@ -22,6 +22,7 @@ from celery_reliable.errors import ReliableError, StoreError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.slots.desk import Desk
 from celery_reliable.slots.sequences import SECOND
+from celery_reliable.worker.metrics import serve as serve_metrics
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -61,6 +62,7 @@ class LeaderMixin(Slotting):
         self._leadership = Leadership(
             runtime.store.notes, ttl=runtime.settings.leader_ttl, events=runtime.events, clock=self.monotonic
         )
+        serve_metrics(runtime)
         self._sign = BeatSign(runtime, me=self._leadership.me, clock=self.monotonic)
         self._desk = Desk(runtime.store.notes, now=runtime.store.now)
         self._requests = Requests(runtime.store.notes, clock=self.monotonic)

@@ -7,6 +7,7 @@ shows them.
 from __future__ import annotations
 
 from celery_reliable.checks.clocks import clock_findings
+from celery_reliable.checks.configuration import configuration_findings
 from celery_reliable.checks.findings import Finding, Severity
 from celery_reliable.checks.grace import Budget, budget_of, fit
 from celery_reliable.checks.manifests import ManifestError, Supervised, read_manifest
@@ -21,6 +22,7 @@ __all__ = [
     "Supervised",
     "budget_of",
     "clock_findings",
+    "configuration_findings",
     "fit",
     "read_manifest",
     "retention_findings",

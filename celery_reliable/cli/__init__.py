@@ -20,9 +20,12 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "check": "celery_reliable.cli.check:check",
     "compat": "celery_reliable.cli.compat:compat",
     "dlq": "celery_reliable.cli.dlq:dlq",
+    "exporter": "celery_reliable.cli.exporter:exporter",
+    "explain": "celery_reliable.cli.explain:explain",
     "purge": "celery_reliable.cli.purge:purge",
     "relay": "celery_reliable.cli.relay:relay",
     "schema": "celery_reliable.cli.schema:schema",
+    "status": "celery_reliable.cli.status:status",
 }
 
 
@@ -44,7 +47,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup)
 def reliable() -> None:
-    """Look after reliable tasks: dead letters, changes that would make more of them, queues to be emptied."""
+    """Look after reliable tasks: what happened to one, what the fleet does, dead letters, findings."""
 
 
 connect_signals()  # the plug-in is one of the doors of `celery_reliable.wiring`: being imported is all it can do

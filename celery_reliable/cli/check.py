@@ -1,6 +1,7 @@
 """Let an operator, or CI, ask what is wrong with a configuration.
 
-Exit codes: 0 no error was found (warnings apart), 1 an error was found or a file could not be read, 2 wrong usage.
+Exit codes: 0 no error was found (warnings apart, unless --strict), 1 an error was found or a file could not be read, 2 wrong
+usage.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +20,19 @@ from celery_reliable.checks import (
     Supervised,
     budget_of,
     clock_findings,
+    configuration_findings,
     fit,
     read_manifest,
     retention_findings,
     size_findings,
 )
+from celery_reliable.checks.catalogue import link
 from celery_reliable.cli.screens import printable, write_json
-from celery_reliable.errors import ReliableError
+from celery_reliable.errors import ConfigurationError, ReliableError
+from celery_reliable.wiring import install_if_wanted
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 
 @click.command()
@@ -44,6 +52,8 @@ from celery_reliable.errors import ReliableError
     metavar="NAME",
     help="A container or service that is a worker although its command does not say so; repeatable.",
 )
+@click.option("--live", is_flag=True, help="Look at store, broker, workers and beats, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
 @click.pass_context
 def check(
@@ -53,26 +63,49 @@ def check(
     grace: float | None,
     manifests: tuple[Path, ...],
     containers: tuple[str, ...],
+    live: bool,
+    strict: bool,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with this app.
+    """Say what is dangerous about this app: its settings and tasks, its schedule, its supervisor's patience, its servers.
 
-    What its schedule does at night, what it keeps for ever, what its broker refuses, and whether a stop fits into the
-    supervisor's patience.
+    Every finding has a code, which the documentation explains.
     """
+    app = ctx.obj.app
+    app.loader.import_default_modules()
+    install_if_wanted(app)
     try:
-        budget = budget_of(ctx.obj.app)
-        clocks = clock_findings(ctx.obj.app, now=datetime.now().astimezone())
-        kept = [*retention_findings(ctx.obj.app), *size_findings(ctx.obj.app)]
-        found = [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers), *clocks, *kept]
+        settings = configuration_findings(app)
+        clocks = clock_findings(app, now=datetime.now().astimezone())
+        budget = _budget(app)
+        supervisors = (
+            [] if budget is None else [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers)]
+        )
+        kept = [] if budget is None else [*retention_findings(app), *size_findings(app)]
+        found = [*supervisors, *settings, *clocks, *kept, *(_of_servers(app) if live and budget is not None else [])]
     except (ManifestError, ReliableError) as exc:
         raise click.ClickException(printable(str(exc))) from exc
-    if not as_json:
+    is_used = all(finding.code != "not_wired" for finding in settings)
+    if not as_json and budget is not None and is_used:
         click.echo(budget)
     for finding in found:
         _show(finding, as_json=as_json)
-    if any(finding.severity == "error" for finding in found):
+    if any(strict or finding.severity == "error" for finding in found):
         ctx.exit(1)
+
+
+def _budget(app: Celery) -> Budget | None:
+    """Return the budget of a stop; None when the settings are wrong, which is a finding, or when they are not used."""
+    try:
+        return budget_of(app)
+    except ConfigurationError:
+        return None
+
+
+def _of_servers(app: Celery) -> list[Finding]:
+    from celery_reliable.checks.live import live_findings  # noqa: PLC0415  # only where servers are looked at
+
+    return live_findings(app)
 
 
 def _of_grace(budget: Budget, grace: float | None) -> list[Finding]:
@@ -102,6 +135,6 @@ def _nobody(path: Path) -> Finding:
 
 def _show(finding: Finding, *, as_json: bool) -> None:
     if as_json:
-        write_json(asdict(finding))
+        write_json({**asdict(finding), "docs": link(finding.code)})
         return
     click.echo(f"{finding.severity} {finding.code}: {printable(finding.message)}")

@@ -45,6 +45,15 @@ def rate(text: str) -> float:
     return float(found[1]) / _UNITS[found[2] or "s"]
 
 
+def share(text: str) -> float:
+    """Return the share that ``5%`` or ``0.05`` is."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= value <= 1:
+        raise click.BadParameter(f"{text!r} is not a share: write 5% or 0.05.")
+    return value
+
+
 def json_list(text: str) -> list[Any]:
     """Return the positional arguments written as a JSON list."""
     found = _json(text)

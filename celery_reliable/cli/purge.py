@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from celery_reliable import keys
-from celery_reliable.cli.dlq import friendly_errors
+from celery_reliable.cli.letters import friendly_errors
 from celery_reliable.keys import HEADER
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from celery_reliable.dead_letters.record import (
@@ -18,6 +18,7 @@ from celery_reliable.dead_letters.record import (
 )
 from celery_reliable.payloads import ARGUMENTS_HEADER, Envelope, RawMessage
 
+_ADDRESS: Final = frozenset({"queue", "routing_key", "exchange", "exchange_type"})
 _FORGOTTEN: Final = frozenset({"countdown", "eta", "expires", "retries"})
 _TRACE: Final = frozenset({"sentry-trace", "baggage", "traceparent", "tracestate", "sentry-task-enqueued-time"})
 
@@ -49,15 +50,47 @@ def outgoing_raw(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: 
     return replace(raw, headers={**headers, HEADER: header} if header else headers)
 
 
-def edited(
-    letter: DeadLetter, *, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-) -> tuple[DeadLetter, Envelope]:
-    """Return the letter with other arguments, its envelope so far kept as ``original``, and the new envelope.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to be different about a call that is sent back. None: as it was."""
+
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    task: str | None = None
+    queue: str | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything is to be different."""
+        return any(part is not None for part in (self.args, self.kwargs, self.task, self.queue))
+
+
+AS_IT_WAS: Final = Change()
+
+
+def edited(letter: DeadLetter, change: Change) -> tuple[DeadLetter, Envelope]:
+    """Return the changed letter, its envelope so far kept as ``original``, and the new envelope.
 
     What is not given stays as it was, down to values that only Celery's JSON knows. Raises ValueError when the part
     that has to stay cannot be read.
     """
     envelope = _body_of(letter)
+    changed = _elsewhere(envelope, change)
+    if change.args is not None or change.kwargs is not None:
+        changed = _with_arguments(letter, changed, args=change.args, kwargs=change.kwargs)
+    return replace(letter, envelope=changed, original=letter.original or envelope, task=changed.task), changed
+
+
+def _elsewhere(envelope: Envelope, change: Change) -> Envelope:
+    """Return the call for another task or queue; what addressed the old one goes."""
+    options = dict(envelope.options)
+    if change.queue is not None:
+        options = {name: value for name, value in options.items() if name not in _ADDRESS} | {"queue": change.queue}
+    return replace(envelope, task=change.task or envelope.task, options=options)
+
+
+def _with_arguments(
+    letter: DeadLetter, envelope: Envelope, *, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> Envelope:
     found = arguments_of(envelope)
     if found is None and (args is None or kwargs is None):
         msg = f"the arguments are {letter.call()} and cannot be edited in part: give both args and kwargs"
@@ -66,12 +99,10 @@ def edited(
     parts = [old_args if args is None else list(args), old_kwargs if kwargs is None else dict(kwargs)]
     rest = json.loads(envelope.body)[2:] if found is not None else []
     body = json.dumps([*parts, *rest], separators=(",", ":"))
-    headers = {
-        name: value for name, value in (envelope.options.get("headers") or {}).items() if name != ARGUMENTS_HEADER
-    }
-    options = {**envelope.options, "headers": headers}
-    changed = replace(envelope, body=body, content_type=JSON, content_encoding="utf-8", options=options)
-    return replace(letter, envelope=changed, original=envelope), changed
+    headers = envelope.options.get("headers") or {}
+    inline = {name: value for name, value in headers.items() if name != ARGUMENTS_HEADER}
+    options = {**envelope.options, "headers": inline}
+    return replace(envelope, body=body, content_type=JSON, content_encoding="utf-8", options=options)
 
 
 def _untraced(headers: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from celery_reliable.dead_letters import stack
@@ -51,17 +51,20 @@ class Worker:
     pid: int = 0
     celery: str = ""
     version: str = ""
+    release: str = ""
+    """Of the project's own code, as ``reliable_release`` says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One replay: by whom, when (unix seconds, the store's clock), under which id, and whether it was published."""
+    """One replay: by whom, when (unix seconds, the store's clock), under which id, whether it was published, in which run."""
 
     who: str
     when: float
     new_id: str
     edited: bool = False
     published: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +211,7 @@ class DeadLetter:
 
     def to_bytes(self) -> bytes:
         """Encode as JSON text, readable in redis-cli. Never fails: what is not JSON is kept as its text."""
-        return json.dumps({"v": _FORMAT, **asdict(self)}, separators=(",", ":"), default=str).encode()
+        return json.dumps({"v": _FORMAT, **_shallow(self)}, separators=(",", ":"), default=_plain).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> DeadLetter:
@@ -225,6 +228,14 @@ class DeadLetter:
             raise ValueError(msg) from exc
 
     @classmethod
+    def read(cls, raw: bytes) -> DeadLetter | None:
+        """Decode as `from_bytes` does; None for anything else."""
+        try:
+            return cls.from_bytes(raw)
+        except ValueError:
+            return None
+
+    @classmethod
     def unreadable(cls, letter_id: str, *, failure: str) -> DeadLetter:
         """Stand for a stored letter that cannot be decoded, so that it can be listed and discarded."""
         return cls(
@@ -236,6 +247,15 @@ class DeadLetter:
             error_message=stack.bounded(failure, limit=stack.MESSAGE_LIMIT),
             error_fingerprint=stack.digest("unreadable letter"),
         )
+
+
+def _shallow(record: Any) -> dict[str, Any]:  # Any: one of the dataclasses here
+    """Return the fields of a record; `dataclasses.asdict` copies them deeply, at ten times the price."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _plain(value: Any) -> Any:
+    return _shallow(value) if is_dataclass(value) else str(value)
 
 
 def letter_id_of(name: str, *, life: int = 0) -> str:

@@ -61,7 +61,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Letters with one `error_fingerprint`: how many, of which tasks, since when, and the newest as an example."""
+    """Letters with one `error_fingerprint`: how many, of which tasks and releases, since when, the newest as an example."""
 
     fingerprint: str
     count: int
@@ -69,15 +69,20 @@ class Group:
     first: float
     last: float
     sample: DeadLetter
+    releases: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, letter: DeadLetter) -> Group:
         """Begin a group."""
-        return cls(letter.error_fingerprint, 1, (letter.task,), letter.first_failure, letter.last_failure, letter)
+        releases = (letter.worker.release,) if letter.worker.release else ()
+        return cls(
+            letter.error_fingerprint, 1, (letter.task,), letter.first_failure, letter.last_failure, letter, releases
+        )
 
     def plus(self, letter: DeadLetter) -> Group:
         """Return the group with one more letter."""
         newest = letter if letter.last_failure > self.last else self.sample
+        release = letter.worker.release
         return Group(
             self.fingerprint,
             self.count + 1,
@@ -85,6 +90,7 @@ class Group:
             min(self.first, letter.first_failure),
             max(self.last, letter.last_failure),
             newest,
+            tuple(sorted({*self.releases, release} - {""})),
         )
 
 

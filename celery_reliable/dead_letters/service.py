@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from celery_reliable.dead_letters.outgoing import edited, outgoing, outgoing_raw
+from celery_reliable.dead_letters.outgoing import AS_IT_WAS, Change, edited, outgoing, outgoing_raw
 from celery_reliable.dead_letters.record import DeadLetter, Replay
 from celery_reliable.dead_letters.search import Filter, Group, Page, Stats, add, largest
 from celery_reliable.errors import ReplayRefused
@@ -21,6 +21,8 @@ from celery_reliable.stores.base import Job, Refused, Replaying, Store
 Item = TypeVar("Item")
 
 _TAKEOVER_AFTER: Final = 10.0  # seconds: a publish with its bounded retries is over by then
+_FIRST: Final = 60
+_MOST_LOOPS: Final = 3
 _WAITING_TTL: Final = 7 * 24 * 3600.0
 _EVERYTHING: Final = Filter(statuses=("dead", "replaying", "replayed"))
 
@@ -72,7 +74,8 @@ class DeadLetters:
     ``publish`` sends an envelope and returns when the broker has it. ``objection`` says why no worker with this code
     could run a call (its task is gone, its arguments no longer fit); "" when one could. ``fingerprint`` computes the payload fingerprint of an edited call ("" = not compared).
     ``publish_raw`` puts a message that could not be read back into its queue.
-    ``clock`` (monotonic) and ``sleep`` pace bulk replays; times of letters are judged by the store's clock.
+    ``clock`` (monotonic) and ``sleep`` pace bulk replays; times of letters are judged by the store's clock. A call that
+    died again after ``most_loops`` replays is refused.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class DeadLetters:
         objection: Callable[[Envelope], str] = _nothing,
         fingerprint: Callable[[Envelope], str] = _nothing,
         waiting_ttl: float = _WAITING_TTL,
+        most_loops: int = _MOST_LOOPS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -96,6 +100,7 @@ class DeadLetters:
         self._objection = objection
         self._fingerprint = fingerprint
         self._waiting_ttl = waiting_ttl
+        self._most_loops = most_loops
         self._clock = clock
         self._sleep = sleep
 
@@ -108,10 +113,12 @@ class DeadLetters:
         letters = known if known and len(known) == len(named) else self._all()
         return (letter for letter in letters if wanted.matches(letter))
 
-    def groups(self, wanted: Filter = _EVERYTHING) -> tuple[Group, ...]:
+    def groups(
+        self, wanted: Filter = _EVERYTHING, *, only: Callable[[DeadLetter], bool] = lambda _: True
+    ) -> tuple[Group, ...]:
         """Count the letters that fit by `error_fingerprint`, largest group first."""
         groups: dict[str, Group] = {}
-        for letter in self.search(wanted):
+        for letter in filter(only, self.search(wanted)):
             add(groups, letter)
         return largest(groups)
 
@@ -150,7 +157,9 @@ class DeadLetters:
         return self._store.letter_counts()
 
     def _all(self) -> Iterator[DeadLetter]:
-        for page in self.pages():
+        first = next(self.pages(size=_FIRST))  # what a screen shows comes soon, however many there are
+        yield from first.letters
+        for page in self.pages(cursor=first.cursor) if first.cursor else ():
             yield from page.letters
 
     # --- replay
@@ -175,24 +184,47 @@ class DeadLetters:
         ``force`` publishes against the objection, and puts a message back that could not be read. What ``publish`` raises is passed on: the letter then
         is ``replaying``. Raises `ReplayRefused`.
         """
-        stored = self._with_call(letter_id)
-        letter = self._edited(stored, args=args, kwargs=kwargs)
+        change = Change(args=args, kwargs=kwargs)
+        return self.replay_letter(
+            self._with_call(letter_id), who=who, change=change, new_task_id=new_task_id, force=force
+        )
+
+    def replay_letter(
+        self,
+        stored: DeadLetter,
+        *,
+        who: str,
+        change: Change = AS_IT_WAS,
+        new_task_id: str | None = None,
+        force: bool = False,
+        run: str = "",
+    ) -> str:
+        """Send back a letter that was just read, perhaps changed; see `replay`. ``run`` names the managed replay."""
+        letter = self._edited(stored, change)
         self._refuse_misfit(letter, force=force)
         entry = self._begun(stored, who=who)
         if entry is None:
-            entry = Replay(who, when=self.now(), new_id=new_task_id or str(uuid.uuid4()), edited=letter is not stored)
+            new_id = new_task_id or str(uuid.uuid4())
+            entry = Replay(who, when=self.now(), new_id=new_id, edited=letter is not stored, run=run)
             letter = letter.with_replay(entry)
         elif letter.envelope != stored.envelope:
             raise ReplayRefused(_FINISH_FIRST.format(id=letter.id), reason="replayed")
         self._publish_replay(letter, entry=entry)
-        self._events.emit("letter_replayed", letter_id=letter.id, task=letter.task, task_id=entry.new_id, by=entry.who)
+        facts = {"task": letter.task, "task_id": entry.new_id, "key": letter.key or letter.task_id}
+        self._events.emit("letter_replayed", **facts, letter_id=letter.id, by=entry.who)
         return entry.new_id
 
     def check(self, letter_id: str, *, who: str, force: bool = False) -> None:
         """Raise the `ReplayRefused` that `replay` would raise, as far as it can be told without doing it."""
-        letter = self._with_call(letter_id)
-        self._refuse_misfit(letter, force=force)
-        self._begun(letter, who=who)
+        self.check_letter(self._with_call(letter_id), who=who, force=force)
+
+    def check_letter(self, stored: DeadLetter, *, who: str, change: Change = AS_IT_WAS, force: bool = False) -> None:
+        """Do likewise with a letter that was just read; a key that has moved on meanwhile is told, too."""
+        self._refuse_misfit(self._edited(stored, change), force=force)
+        self._begun(stored, who=who)
+        record = self._store.inspect(stored.job) if stored.job and stored.status == "dead" else {}
+        if record and record.get("letter_id") != stored.id:
+            raise _refused_by_store(stored, Refused("superseded", record.get("task_id", "")))
 
     def replay_many(
         self,
@@ -252,6 +284,8 @@ class DeadLetters:
         if objection:
             text = _NO_TASK.format(id=letter.id, task=letter.task, objection=objection)
             raise ReplayRefused(text, reason="no_task")
+        if letter.loops >= self._most_loops and not force:
+            raise ReplayRefused(_LOOPS.format(id=letter.id, loops=letter.loops), reason="looping")
 
     def _begun(self, letter: DeadLetter, *, who: str) -> Replay | None:
         """Return the replay that somebody began and did not finish; None when the letter is dead."""
@@ -267,20 +301,21 @@ class DeadLetters:
             raise ReplayRefused(text, reason="replayed")
         return entry
 
-    def _edited(
-        self, letter: DeadLetter, *, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-    ) -> DeadLetter:
-        if args is None and kwargs is None:
+    def _edited(self, letter: DeadLetter, change: Change) -> DeadLetter:
+        if not change:
             return letter
+        if letter.envelope is None:
+            raise ReplayRefused(_NO_BODY.format(id=letter.id), reason="no_body")
         try:
-            changed, envelope = edited(letter, args=args, kwargs=kwargs)
+            changed, envelope = edited(letter, change)
         except ValueError as exc:
             raise ReplayRefused(f"dead letter {letter.id} was not replayed: {exc}.", reason="no_body") from exc
         return replace(changed, fingerprint=self._fingerprint(envelope))
 
     def _publish_replay(self, letter: DeadLetter, *, entry: Replay) -> None:
         """Mark, publish, mark as published: a death between two steps is picked up by the next replay."""
-        answer = self._mark(letter, entry=entry)
+        kept = self._kept(letter, entry=entry)
+        answer = self._mark(letter, entry=entry, kept=kept)
         if isinstance(answer, Refused):
             raise _refused_by_store(letter, answer)
         if letter.envelope is None:
@@ -288,15 +323,18 @@ class DeadLetters:
         else:
             self._publish(_message(letter, entry=entry, life=answer.life))
         published = replace(entry, published=True)
-        self._mark(letter.with_replay(published), entry=published)
+        self._mark(letter.with_replay(published), entry=published, kept=kept)
         if letter.job is None or letter.envelope is None:
             # Nobody ends the ledger entry of a task that is not ours, or of a message that may be refused again.
             self._store.settle(letter.job or Job(letter.id), task_id=entry.new_id, state="sent", ttl=1.0)
 
-    def _mark(self, letter: DeadLetter, *, entry: Replay) -> Replaying | Refused:
-        # The store learns the life in this step; the ledger's copy is made for the one that must come.
+    @staticmethod
+    def _kept(letter: DeadLetter, *, entry: Replay) -> bytes:
+        # The store learns the life when it is marked; the ledger's copy is made for the one that must come.
         life = max(letter.life, 1) + 1 if letter.key else 1
-        kept = _message(letter, entry=entry, life=life).to_bytes() if letter.envelope else _NOT_A_CALL
+        return _message(letter, entry=entry, life=life).to_bytes() if letter.envelope else _NOT_A_CALL
+
+    def _mark(self, letter: DeadLetter, *, entry: Replay, kept: bytes) -> Replaying | Refused:
         return self._store.replay(
             letter.id,
             letter.job,
@@ -314,7 +352,8 @@ class DeadLetters:
         letter = self.show(letter_id)
         if letter is None or not self._store.discard(letter_id, letter.job):
             return False
-        self._events.emit("letter_discarded", letter_id=letter_id, task=letter.task, by=who)
+        facts = {"task": letter.task, "task_id": letter.task_id, "key": letter.key or letter.task_id}
+        self._events.emit("letter_discarded", **facts, letter_id=letter_id, by=who)
         return True
 
 
@@ -352,6 +391,10 @@ _NO_BODY: Final = (
 _NO_TASK: Final = (
     "dead letter {id}, a call of {task}, cannot run with this app's code: {objection}. Deploy code that fits, or change "
     "the arguments, or force the replay."
+)
+_LOOPS: Final = (
+    "dead letter {id} has come back dead after {loops} replays already. Find out why before it goes round again; --force "
+    "sends it all the same."
 )
 _REPLAYED: Final = (
     "dead letter {id} was replayed by {by} already, as task {new_id}. Look at that task; if it died again it has a "

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.core import checks
 
-from celery_reliable.checks import Finding, clock_findings
+from celery_reliable.checks import Finding, clock_findings, configuration_findings
 from celery_reliable.django.project import NO_APP
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.internals import loaded_app
@@ -49,6 +49,7 @@ def _of_configuration() -> Iterator[Finding]:
     except ConfigurationError as exc:
         yield Finding(code="settings", severity="error", message=str(exc))
         return
+    yield from configuration_findings(app)
     yield from clock_findings(app, now=datetime.now().astimezone())
 
 

@@ -138,7 +138,13 @@ def _letter(delivery: Delivery, exc: BaseException, reason: Reason, **facts: Any
         job=delivery.job,
         life=delivery.run.life or identity.life,
         fingerprint=identity.fingerprint,
-        worker=Worker(delivery.runtime.host, os.getpid(), celery_version, celery_reliable.__version__),
+        worker=Worker(
+            delivery.runtime.host,
+            os.getpid(),
+            celery_version,
+            celery_reliable.__version__,
+            delivery.runtime.settings.release or "",
+        ),
         **facts,
     )
 

@@ -187,6 +187,10 @@ class Execution:
         if run.envelope is not None:
             fitting.take_replaced(delivery, run.envelope)
         delivery.emit("claimed", fence=run.fence, attempt=run.attempt, delivery=run.delivery)
+        if run.attempt > 1 or run.delivery > 1:
+            submitted = delivery.job.stamp / 1e6 or None
+            facts = {"fence": run.fence, "attempt": run.attempt, "delivery": run.delivery}
+            delivery.emit("claimed_again", **facts, submitted=submitted)
         fitting.fetch(delivery)
 
     def _judge(self, exc: BaseException) -> NoReturn:
@@ -276,6 +280,8 @@ class Execution:
         continues = continuation.is_expected(delivery)
         self._complete(outcome, entry_ends=not continues)
         delivery.emit("done", attempt=delivery.run.attempt)
+        if delivery.run.attempt > 1 or delivery.run.delivery > 1:
+            delivery.emit("recovered", attempt=delivery.run.attempt, delivery=delivery.run.delivery)
         if continues:
             continuation.send(delivery, result)
         telling.success(delivery, result)

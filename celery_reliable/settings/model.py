@@ -212,6 +212,7 @@ class Settings:
         per_task=True,
     )
     retry_budget: float | None = rules.share(
+        None,
         "Retries that run, as a share of the first attempts of the last minute, for each breaker, or task without one, in the "
         "whole fleet; ten a minute always may. Those beyond it are postponed. 0.2 is a good one.",
         per_task=True,
@@ -286,15 +287,55 @@ class Settings:
         expected="an IPv4 address or a host name",
         pattern=r"[A-Za-z0-9_.-]+",
     )
+    metrics_port: int = rules.count(
+        0,
+        "TCP port on which each worker and beat answers Prometheus: /metrics. 0: none. Processes of one host need different ones.",
+        at_most=65_535,
+        unit="",
+    )
+    metrics_host: str = rules.text(
+        "127.0.0.1",
+        "Address that metrics_port listens on. A Prometheus elsewhere needs 0.0.0.0.",
+        expected="an IPv4 address or a host name",
+        pattern=r"[A-Za-z0-9_.-]+",
+    )
     park_ttl: float = rules.seconds(
         86_400.0,
         "How long a message that no worker can run yet is parked before it is a dead letter.",
         at_least=1.0,
     )
+    release: str | None = rules.text(
+        None,
+        "Release of the project's own code, kept with each dead letter.",
+        expected="1 to 64 characters without spaces, or None",
+        pattern=r"\S{1,64}",
+    )
+    explain_share: float = rules.share(
+        1.0,
+        "Share of the jobs of which is noted what was unusual in their life, for `celery reliable explain`. 0: of none.",
+    )
+    explain_size: int = rules.count(
+        1024,
+        "Most that is noted of one job; what is older goes. At most 65 536 jobs are kept in mind, the newest ones.",
+        at_least=256,
+        at_most=65_536,
+        unit="bytes",
+    )
     event_hooks: tuple[Any, ...] = rules.several(
         "Called as hook(name, fields) for every event.",
         expected="functions or dotted paths",
         member=rules.is_hook,
+    )
+    alerts: tuple[Any, ...] = rules.several(
+        "Called as send(alert) for what needs a person: dead letters, stuck workers, unconsumed queues, beat in trouble. "
+        "`celery_reliable.alerts:to_log` writes them to the log.",
+        expected="functions or dotted paths",
+        member=rules.is_hook,
+    )
+    alerts_every: float = rules.seconds(
+        300.0,
+        "Least time between two alerts about the same thing, in the whole fleet.",
+        at_least=1.0,
     )
     beat_scheduler: str = rules.text(
         "celery.beat:PersistentScheduler",

@@ -82,16 +82,20 @@ def count(
     return _field(default, Rule(meaning, expected, accepts, _as_is, unit, per_task))
 
 
-def share(meaning: str, *, per_task: bool = False) -> Any:
-    """Return a field for a part of a whole; None by default."""
+def share(default: float | None, meaning: str, *, per_task: bool = False) -> Any:
+    """Return a field for a part of a whole, from 0 to 1; with the default None it may be None."""
+    optional = default is None
 
     def accepts(value: object) -> bool:
-        return value is None or (is_number(value, at_least=0.0) and 0 <= float(value) <= 1)  # type: ignore[arg-type]  # is_number says so
+        if value is None:
+            return optional
+        return is_number(value, at_least=0.0) and float(value) <= 1.0  # type: ignore[arg-type]  # a number by now
 
     def convert(value: float | None) -> float | None:
         return None if value is None else float(value)
 
-    return _field(None, Rule(meaning, "a number from 0 to 1, or None", accepts, convert, "", per_task))
+    expected = "a number from 0 to 1" + (", or None" if optional else "")
+    return _field(default, Rule(meaning, expected, accepts, convert, "", per_task))
 
 
 def choice(meaning: str, *choices: str, per_task: bool = False, built: bool = True) -> Any:

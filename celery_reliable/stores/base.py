@@ -436,6 +436,10 @@ class Store(Protocol):
 
     # --- ledger
 
+    def entry(self, job: Job, *, task_id: str) -> bytes | None:
+        """Return the envelope that the ledger keeps of one submission, None when it keeps none (any more)."""
+        ...
+
     def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
         """Iterate over the ledger's (task id, envelope), in no order, in pages of about ``limit``."""
         ...

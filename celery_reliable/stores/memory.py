@@ -43,6 +43,12 @@ class MemoryStore(SharedVerbs):
             self._tables.now = self._clock()
             return work(self._tables)
 
+    def entry(self, job: Job, *, task_id: str) -> bytes | None:
+        """See `Store.entry`."""
+        with self._lock:
+            found = self._tables.entries.get(task_id)
+        return None if found is None else found.envelope
+
     def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
         """Iterate over what the ledger held when asked; one page is enough in memory."""
         with self._lock:

@@ -28,13 +28,21 @@ class Note:
 class Write:
     """Set a note for ``ttl`` seconds, or remove it (``value`` None).
 
-    ``expected`` is what must be there for it to happen: None anything, 0 nothing, else exactly that version.
+    ``expected`` is what must be there for it to happen: None anything, 0 nothing, else exactly that version. ``keep``
+    above 0 adds the value to the end of what is there, of which the last ``keep`` bytes stay.
     """
 
     name: str
     value: bytes | None
     ttl: float
     expected: int | None = None
+    keep: int = 0
+
+    def after(self, before: bytes) -> bytes | None:
+        """Return what is then there."""
+        if self.value is None or not self.keep:
+            return self.value
+        return (before + self.value)[-self.keep :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +98,9 @@ class _Shelf:
             return None
         self.version = max(int(now * 1e6), self.version + 1)
         self.kept.pop(write.name, None)
-        if write.value is not None:
-            self.kept[write.name] = (Note(write.name, write.value, self.version), now + write.ttl)
+        value = write.after(known[0].value if known else b"")
+        if value is not None:
+            self.kept[write.name] = (Note(write.name, value, self.version), now + write.ttl)
         return self.version
 
 

@@ -424,6 +424,12 @@ class RedisStore:
 
     # --- ledger
 
+    def entry(self, job: Job, *, task_id: str) -> bytes | None:
+        """See `Store.entry`."""
+        name = self._keys.place(job).ledger
+        found: bytes | None = self._link.command("HGET", name, task_id, key=name)
+        return None if found is None else _RESENT.sub(b"", found, count=1)
+
     def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
         """See `Store.ledger`."""
         for shard in range(self._link.shards):

@@ -48,7 +48,7 @@ class RedisNotes:
 def _arguments(write: Write) -> tuple[Any, ...]:
     expected = _ANYTHING if write.expected is None else write.expected
     ttl = 0 if write.value is None else max(int(write.ttl * 1000), 1)
-    return (write.name, write.value or b"", ttl, expected)
+    return (write.name, write.value or b"", ttl, expected, write.keep)
 
 
 def _batches(items: Sequence[_T]) -> Iterator[Sequence[_T]]:

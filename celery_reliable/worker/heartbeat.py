@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -211,6 +212,7 @@ class Signs:
             running=seen.running,
             received=self._received,
             waiting=waiting if self._used_sight is not None else None,
+            busy=_busy(consumer),
             versions=_VERSIONS,
         )
 
@@ -332,6 +334,15 @@ def _queues(consumer: Any, *, watched: bool = False) -> list[str]:
         return []
     queues = list(consumer.task_consumer.queues)
     return [one.name for one in queues if not (watched and (one.queue_arguments or {}).get(_ACTIVE_ELSEWHERE))]
+
+
+def _busy(consumer: Any) -> dict[str, int]:
+    """Count what runs by queue; of a queue that is not consumed any more by its routing key."""
+    queues = list(consumer.task_consumer.queues) if consumer.task_consumer is not None else []
+    names = {(one.exchange.name if one.exchange else "", one.routing_key): one.name for one in queues}
+    infos = [one.delivery_info or {} for one in internals.active_requests()]
+    origins = [(info.get("exchange") or "", info.get("routing_key") or "") for info in infos]
+    return dict(Counter(names.get(origin, origin[1]) for origin in origins))
 
 
 def _first(action: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:

@@ -189,7 +189,13 @@ class Refusals:
             task_id=refusal.task_id,
             queue=case.raw.queue,
             message=refusal.why,
-            worker=Worker(self._runtime.host, os.getpid(), celery_version, celery_reliable.__version__),
+            worker=Worker(
+                self._runtime.host,
+                os.getpid(),
+                celery_version,
+                celery_reliable.__version__,
+                self._runtime.settings.release or "",
+            ),
             raw=None if call.envelope else case.raw,
             **facts,
         )

@@ -529,7 +529,10 @@ class TestReplay:
         assert letter.replays == (Replay("ann@ops", NOON, new_id, edited=False, published=True),)
         assert letter.status == "replayed"
         assert desk.events == [
-            ("letter_replayed", {"letter_id": letter_id, "task": TASK, "task_id": new_id, "by": "ann@ops"})
+            (
+                "letter_replayed",
+                {"letter_id": letter_id, "task": TASK, "task_id": new_id, "key": letter.key, "by": "ann@ops"},
+            )
         ]
 
     def test_second_replay_is_refused_and_names_the_new_task(self, desk: Desk) -> None:
@@ -868,4 +871,6 @@ class TestDiscard:
         assert desk.letters.show(letter_id) is None
         assert desk.store.inspect(job).get("state") != "dead"
         assert not desk.letters.discard(letter_id, who="ann")
-        assert desk.events == [("letter_discarded", {"letter_id": letter_id, "task": TASK, "by": "ann"})]
+        [(event, facts)] = desk.events
+        assert (event, facts["letter_id"], facts["by"]) == ("letter_discarded", letter_id, "ann")
+        assert facts["key"]

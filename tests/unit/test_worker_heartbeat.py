@@ -122,6 +122,7 @@ def request_running() -> Iterator[Callable[..., None]]:
     class Running:
         def __init__(self, limit: float | None, of_task: float | None) -> None:
             self.time_limits, self.task = (limit, None), SimpleNamespace(time_limit=of_task)
+            self.delivery_info = {"exchange": "", "routing_key": "celery"}
 
     def add(limit: float | None = None, of_task: float | None = None) -> None:
         kept.append(Running(limit, of_task))

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Set or remove notes of a shelf, each if what is expected is there.
 -- KEYS  shelf, order of ends
--- ARGV  name, value, ttl ms (0: remove), expected version (0: nothing may be there, -1: anything) ... for each write
+-- ARGV  name, value, ttl ms (0: remove), expected version (0: nothing may be there, -1: anything), bytes to keep (above
+--       0: the value is added to the end of what is there, of which so many bytes stay) ... for each write
 -- Answer the version of each write, 0 where the expected was not there
 -- Atomic because what is compared is what is replaced. Notes that ended go here, a few at each write.
 local us, ms = clock()
@@ -11,8 +12,9 @@ for _, name in ipairs(redis.call('ZRANGE', KEYS[2], '-inf', ms, 'BYSCORE', 'LIMI
 end
 local version = tonumber(redis.call('HGET', KEYS[1], LAST_VERSION)) or 0
 local answers = {}
-for at = 1, #ARGV, 4 do
+for at = 1, #ARGV, 5 do
   local name, value, ttl, expected = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local keep = tonumber(ARGV[at + 4])
   if expected >= 0 and note(KEYS[1], KEYS[2], name, ms) ~= expected then
     answers[#answers + 1] = 0
   else
@@ -22,6 +24,10 @@ for at = 1, #ARGV, 4 do
       redis.call('HDEL', KEYS[1], name)
       redis.call('ZREM', KEYS[2], name)
     else
+      if keep > 0 then
+        local _, before = note(KEYS[1], KEYS[2], name, ms)
+        value = string.sub(before .. value, -keep)
+      end
       redis.call('HSET', KEYS[1], name, int(version) .. '|' .. value)
       redis.call('ZADD', KEYS[2], ms + ttl, name)
     end

@@ -112,7 +112,8 @@ def _applied(
             continue
         last = max(now, last + 1)
         ends = now + microseconds(write.ttl)
-        shelf[write.name] = None if write.value is None else (write.value, last, ends)
+        value = write.after(there[0] if there else b"")
+        shelf[write.name] = None if value is None else (value, last, ends)
         changed.add(write.name)
         answers.append(last)
     return {name: shelf[name] for name in changed}, answers

@@ -96,6 +96,12 @@ class SqlStore(SharedVerbs):
 
     # --- verbs that need no lock
 
+    def entry(self, job: Job, *, task_id: str) -> bytes | None:
+        """See `Store.entry`."""
+        values = {"prefix": self._prefix, "task_id": task_id}
+        rows = self._step(lambda session: session.rows(self._statements.texts["read_entry"], values))
+        return bytes(rows[0][0]) if rows else None
+
     def ledger(self, *, limit: int = BATCH) -> Iterator[tuple[str, bytes]]:
         """See `Store.ledger`: in the order of ids, a page at a time."""
         cursor = ""

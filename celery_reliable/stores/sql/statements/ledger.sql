@@ -1,6 +1,9 @@
 -- name: has_entry
 SELECT 1 FROM celery_reliable_ledger WHERE prefix = :prefix AND task_id = :task_id
 
+-- name: read_entry
+SELECT envelope FROM celery_reliable_ledger WHERE prefix = :prefix AND task_id = :task_id
+
 -- name: put_entry
 -- A submission that comes again counts as never published again by the sweep.
 INSERT INTO celery_reliable_ledger (prefix, task_id, envelope, resent, resent_at, made_at)

@@ -1,0 +1,125 @@
+"""Tell people of what needs one: dead letters, stuck workers, queues that nobody consumes, a schedule that stands still.
+
+A subject (one group of dead letters, one worker, one queue) is told once in a while in the whole fleet, not once a failure:
+a thousand letters of one group are one alert. What is sent, and how, is for the project to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_reliable.dead_letters.silences import Silences
+from celery_reliable.errors import StoreError
+from celery_reliable.stores.notes import Write
+
+if TYPE_CHECKING:
+    from celery_reliable.stores.notes import Notes
+
+logger = logging.getLogger("celery_reliable.alerts")
+
+SHELF: Final = "alerts"
+_PATIENCE: Final = 5.0  # seconds that a task waits for its alert to be sent
+_STUCK: Final = frozenset({"stuck"})
+
+Send = Callable[["Alert"], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert. ``subject`` is the same each time it is about the same thing; ``text`` is one line for people.
+
+    .. versionadded:: 0.1
+    """
+
+    event: str
+    subject: str
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Alerts:
+    """An event hook that alerts. ``reliable_alerts`` names what sends.
+
+    Guarantee: of one subject at most one alert in ``every`` seconds, fleet-wide; none of a silenced group. What sends may
+    fail, or take long: that is logged, and no task waits for it more than some seconds. Limits: while the store is away
+    nothing is sent.
+    """
+
+    events = frozenset(
+        {"buried", "worker_state", "heartbeat_withheld", "queue_unconsumed", "beat_stalled", "beat_failed"}
+    )
+
+    def __init__(
+        self, send: Iterable[Send], *, notes: Notes, every: float, release: str = "", patience: float = _PATIENCE
+    ) -> None:
+        """Take what sends, where the fleet remembers what was told, and the release of this code."""
+        self._send = tuple(send)
+        self._notes, self._every, self._release, self._patience = notes, every, release, patience
+
+    def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Take one event."""
+        alert = alert_of(event, fields)
+        if alert is None or not self._is_due(alert):
+            return
+        thread = threading.Thread(target=self._sent, args=(alert,), name="reliable-alert", daemon=True)
+        thread.start()
+        thread.join(self._patience)
+
+    def _is_due(self, alert: Alert) -> bool:
+        """Tell whether nobody has told of it lately; who asks first tells."""
+        name = hashlib.blake2b(alert.subject.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        try:
+            if self._is_silenced(str(alert.facts.get("fingerprint") or "")):
+                return False
+            write = Write(name=name, value=b"", ttl=self._every, expected=0)
+            return self._notes.write(SHELF, [write])[0] is not None
+        except StoreError:
+            return False
+
+    def _is_silenced(self, group: str) -> bool:
+        silence = Silences(self._notes).find(group) if group else None
+        return silence is not None and silence.holds(self._release)
+
+    def _sent(self, alert: Alert) -> None:
+        for send in self._send:
+            try:
+                send(alert)
+            except Exception:  # a user's function, and whatever network is behind it
+                logger.exception("alert not sent", extra={"reliable_alert": alert.subject})
+
+
+def alert_of(event: str, fields: Mapping[str, Any]) -> Alert | None:
+    """Say whether people want to know, and what."""
+    if event == "buried":
+        subject = f"dead letters {fields.get('fingerprint') or fields['task']}"
+        text = (
+            f"{fields['task']} became a dead letter ({fields['reason']}, {fields['error']}): celery reliable dlq show "
+            f"{fields['letter_id']}"
+        )
+        return Alert(event, subject, text, fields)
+    if event == "worker_state":
+        if fields["state"] not in _STUCK:
+            return None
+        return Alert(event, f"worker {fields['node']}", f"worker {fields['node']} is {fields['state']}", fields)
+    if event == "heartbeat_withheld":
+        return Alert(event, f"worker {fields['node']}", f"worker {fields['node']} stands still", fields)
+    if event == "queue_unconsumed":
+        return Alert(
+            event,
+            f"queue {fields['queue']}",
+            f"messages wait in queue {fields['queue']}, no worker consumes it",
+            fields,
+        )
+    return Alert(
+        event, f"beat {event}", f"beat is in trouble: {', '.join(f'{k} {v}' for k, v in fields.items())}", fields
+    )
+
+
+def to_log(alert: Alert) -> None:
+    """Write an alert to the log, at level critical: the simplest ``reliable_alerts``."""
+    logger.critical("alert: %s", alert.text, extra={"reliable_alert": alert.subject, "reliable_event": alert.event})

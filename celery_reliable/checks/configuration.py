@@ -1,0 +1,218 @@
+"""Find what is dangerous in how an app is configured; nothing is connected to."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.errors import ConfigurationError
+from celery_reliable.runtime import broker_driver, runtime_of
+from celery_reliable.task import ReliableTask
+from celery_reliable.wiring import WORKER_STEPS
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+_PICKLE: Final = {"pickle", "application/x-python-serialize"}
+_VISIBILITY: Final = 3600.0  # kombu's default on Redis
+_LONG: Final = 60.0  # seconds from which it matters that a message waits behind a task
+_NAMED: Final = 3
+_OUTSIDE: Final = frozenset(
+    {"requests", "httpx", "urlopen", "urllib3", "aiohttp", "boto3", "stripe", "smtplib", "send_mail", "EmailMessage"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is looked at: an app, and its tasks without Celery's own."""
+
+    app: Celery
+    tasks: list[Any]
+
+
+def configuration_findings(app: Celery) -> list[Finding]:
+    """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
+    tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
+    given = Given(app, tasks)
+    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _outside)
+    return [finding for check in checks for finding in check(given)]
+
+
+def _wiring(given: Given) -> Iterator[Finding]:
+    if not is_wired(given.app):
+        yield _finding(
+            "not_wired",
+            "warning",
+            "this app does not use celery_reliable: a killed worker, a double delivery and a failed task end as in plain "
+            'Celery. Add app.config_from_object("celery_reliable.presets"), and base=ReliableTask to the tasks that matter.',
+        )
+        return
+    try:
+        runtime_of(given.app)
+    except ConfigurationError as exc:
+        yield _finding("settings_wrong", "error", f"{exc}")
+
+
+def is_wired(app: Celery) -> bool:
+    """Tell whether workers of an app have our bootsteps."""
+    return WORKER_STEPS[0] in app.steps["worker"]
+
+
+def _acks(given: Given) -> Iterator[Finding]:
+    early = [task for task in given.tasks if not task.acks_late]
+    if early:
+        yield _finding(
+            "early_ack",
+            "error",
+            f"{_names(early)}: acknowledged before it has run (task_acks_late is off): a worker that is killed or deployed in "
+            "the middle of it loses the call. Set task_acks_late = True, which celery_reliable.presets does.",
+        )
+    lost = [task for task in given.tasks if task.acks_late and not task.reject_on_worker_lost]
+    if lost:
+        yield _finding(
+            "lost_child_acked",
+            "error",
+            f"{_names(lost)}: a call whose process is killed, by the OOM killer for instance, is acknowledged and gone. Set "
+            "task_reject_on_worker_lost = True, which celery_reliable.presets does; ReliableTask counts such losses.",
+        )
+    if given.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
+        yield _finding(
+            "runs_cancelled",
+            "error",
+            "worker_cancel_long_running_tasks_on_connection_loss is on: every hiccup of the broker kills all running tasks, "
+            "half done. Remove it; celery_reliable acknowledges over the next connection.",
+        )
+
+
+def _content(given: Given) -> Iterator[Finding]:
+    accepted = {str(one) for one in (*given.app.conf.accept_content, *(given.app.conf.result_accept_content or ()))}
+    if accepted & _PICKLE or given.app.conf.task_serializer == "pickle":
+        yield _finding(
+            "pickle_accepted",
+            "error",
+            "pickle is accepted (accept_content): whoever can write to the broker or the result backend can run any code in "
+            'your workers. Set accept_content = ["json"], and send what JSON cannot carry by reference.',
+        )
+
+
+def _retries(given: Given) -> Iterator[Finding]:
+    endless = [task for task in given.tasks if not isinstance(task, ReliableTask) and task.max_retries is None]
+    if endless:
+        yield _finding(
+            "retries_unbounded",
+            "warning",
+            f"{_names(endless)}: max_retries is None, so a call that can never succeed is tried for ever. Set a number; "
+            "ReliableTask has five, and keeps what failed for good.",
+        )
+
+
+def _visibility(given: Given) -> Iterator[Finding]:
+    """Only without our worker steps: they extend what a worker holds."""
+    if is_wired(given.app) or broker_driver(given.app) != "redis":
+        return
+    timeout = float((given.app.conf.broker_transport_options or {}).get("visibility_timeout", _VISIBILITY))
+    longer = [task for task in given.tasks if task.acks_late and (_limit(given.app, task) or timeout + 1) > timeout]
+    if longer:
+        yield _finding(
+            "visibility_short",
+            "error",
+            f"{_names(longer)}: may run longer than the visibility timeout of {timeout:g} s (broker_transport_options); Redis "
+            "then gives it to a second worker while the first still runs, and so it does to every ETA beyond it. Set a time "
+            "limit below it; with celery_reliable a worker extends whatever it holds.",
+        )
+
+
+def _prefetch(given: Given) -> Iterator[Finding]:
+    multiplier = given.app.conf.worker_prefetch_multiplier
+    long = [task for task in given.tasks if task.acks_late and (_limit(given.app, task) or _LONG) >= _LONG]
+    if multiplier != 1 and long:
+        yield _finding(
+            "prefetch_hoards",
+            "warning",
+            f"worker_prefetch_multiplier is {multiplier}: behind {_names(long)} a busy worker keeps {multiplier or 'all'} "
+            "messages a process that an idle one could run now. Set it to 1.",
+        )
+
+
+def _eager(given: Given) -> Iterator[Finding]:
+    if given.app.conf.task_always_eager:
+        yield _finding(
+            "eager",
+            "error",
+            "task_always_eager is on: tasks run in the caller's process, and nothing here is kept or tried again by a worker. "
+            "Leave it to tests.",
+        )
+
+
+def _queues(given: Given) -> Iterator[Finding]:
+    if broker_driver(given.app) != "amqp":
+        return
+    dropping = [
+        queue.name
+        for queue in given.app.amqp.queues.values()
+        if _argument(queue, "x-queue-type") == "quorum"
+        and not _argument(queue, "x-dead-letter-exchange")
+        and _argument(queue, "x-delivery-limit") not in {-1, "-1"}
+    ]
+    if dropping:
+        yield _finding(
+            "quorum_drops",
+            "warning",
+            f"quorum queue {', '.join(dropping)} has no dead-letter exchange: RabbitMQ 4 deletes a message at its twentieth "
+            "delivery, and says nothing. Set x-dead-letter-exchange, or x-delivery-limit to -1: celery_reliable counts itself.",
+        )
+    if (given.app.conf.broker_transport_options or {}).get("confirm_publish") is False:
+        yield _finding(
+            "publish_unconfirmed",
+            "error",
+            "confirm_publish is off (broker_transport_options): a message that is lost on its way to RabbitMQ counts as sent. "
+            "Remove it: celery_reliable confirms every publish.",
+        )
+
+
+def _outside(given: Given) -> Iterator[Finding]:
+    found = [task for task in given.tasks if isinstance(task, ReliableTask) and not task.has_key_rule and _talks(task)]
+    if found:
+        yield _finding(
+            "no_key_talks_outside",
+            "warning",
+            f"{_names(found)}: calls another system, and has no idempotency_key: a double click, a repeated webhook or a "
+            'repeated request is a second effect there. Declare one, such as idempotency_key="charge:{order_id}".',
+        )
+
+
+# --- what the checks ask
+
+
+def _talks(task: Any) -> bool:
+    code = getattr(task.run, "__code__", None)
+    return code is not None and any(set(one.co_names) & _OUTSIDE for one in _codes(code))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _limit(app: Celery, task: Any) -> float | None:
+    limit: float | None = task.time_limit or app.conf.task_time_limit
+    return limit
+
+
+def _argument(queue: Any, name: str) -> Any:
+    return (queue.queue_arguments or {}).get(name)
+
+
+def _names(tasks: Iterable[Any]) -> str:
+    names = [task.name for task in tasks]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def _finding(code: str, severity: Severity, message: str) -> Finding:
+    return Finding(code=code, severity=severity, message=message)

@@ -1,0 +1,170 @@
+"""Find what is wrong with the servers and the fleet, by looking at them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from celery_reliable import internals
+from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.errors import StoreError
+from celery_reliable.fleet import Fleet, WorkerState, look, sight_of
+from celery_reliable.runtime import consumed_driver, runtime_of
+from celery_reliable.settings import resolve_store_url
+from celery_reliable.worker.consumer_timeout import longest_limit, timeout_of
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+_SKEW: Final = 5.0  # seconds
+_NAMED: Final = 3
+_CODES: Final = (("maxmemory-policy", "store_evicts"), ("appendonly", "store_volatile"), ("is needed", "store_old"))
+
+
+def live_findings(app: Celery) -> list[Finding]:
+    """Look at store, broker and workers. A server that does not answer is a finding, and nothing is said of what it hides."""
+    try:
+        found = store_findings(app)
+    except StoreError as exc:
+        return [
+            _finding(
+                "store_down", "error", f"the store does not answer: {exc}. Start it, or correct reliable_store_url."
+            )
+        ]
+    try:
+        sight = sight_of(app)
+    except internals.away() as exc:
+        text = f"the broker does not answer: {exc}. Start it, or correct broker_url."
+        return [*found, _finding("broker_down", "error", text)]
+    try:
+        fleet = look(app, sight=sight)
+    finally:
+        sight.close()
+    return [*found, *_timeouts(app), *fleet_findings(fleet)]
+
+
+def store_findings(app: Celery) -> list[Finding]:
+    """Look at the store's server. Raises `StoreError`."""
+    return [*map(store_finding, runtime_of(app).store.findings()), *_cache(app)]
+
+
+def store_finding(text: str) -> Finding:
+    """Return a finding of a store, which is a sentence, with its code."""
+    code = next((code for words, code in _CODES if words in text), "store_finding")
+    severity: Severity = "warning" if code == "store_volatile" else "error"
+    return _finding(code, severity, f"store: {text}.")
+
+
+def _cache(app: Celery) -> Iterator[Finding]:
+    """Compare the store's address with those of Django's caches, where there is a Django."""
+    with suppress(Exception):  # no Django, or one that is not configured
+        from django.conf import settings  # noqa: PLC0415  # only where there is one
+
+        conf = app.conf
+        url = resolve_store_url(
+            runtime_of(app).settings.store_url, result_backend=conf.result_backend, broker_url=conf.broker_write_url
+        )
+        locations = [one.get("LOCATION") for one in settings.CACHES.values()]
+        flat = [place for one in locations for place in (one if isinstance(one, list | tuple) else [one])]
+        if url.rstrip("/") in {str(place).rstrip("/") for place in flat}:
+            yield _finding(
+                "store_is_cache",
+                "error",
+                "the store is the Redis database of a Django cache: cache.clear() there forgets every job. Give "
+                "reliable_store_url a database of its own.",
+            )
+
+
+def _timeouts(app: Celery) -> Iterator[Finding]:
+    if consumed_driver(app) != "amqp":
+        return
+    timeout = timeout_of(app.amqp.queues.values())
+    limit, task = longest_limit(app)
+    if limit > timeout:
+        yield _finding(
+            "consumer_timeout_short",
+            "warning",
+            f"{task} may run for {limit:g} s, and RabbitMQ takes a message back after {timeout:g} s (consumer_timeout): the task "
+            "goes on, its channel is closed, and its message is delivered again. Raise consumer_timeout, or "
+            "x-consumer-timeout of its queue.",
+        )
+
+
+# --- the fleet
+
+
+def fleet_findings(fleet: Fleet) -> list[Finding]:
+    """Judge what the fleet's signs of life, queues and beats tell."""
+    return [*_clocks(fleet), *_versions(fleet), *_stuck(fleet), *_unconsumed(fleet), *_leaderless(fleet)]
+
+
+def _clocks(fleet: Fleet) -> Iterator[Finding]:
+    """Compare when a worker says that it wrote its sign with when the store took it."""
+    off = {one.sign.process.host: fleet.at - one.age - one.sign.at for one in fleet.workers}
+    wrong = {host: seconds for host, seconds in off.items() if abs(seconds) > _SKEW}
+    if wrong:
+        shown = ", ".join(f"{host} by {-seconds:+.0f} s" for host, seconds in list(wrong.items())[:_NAMED])
+        yield _finding(
+            "clock_skew",
+            "warning",
+            f"clocks differ from the store's: {shown}. Leases do not mind, but every ETA, expiry and log line of that host is "
+            "off by as much. Let a time service set the clock.",
+        )
+
+
+def _versions(fleet: Fleet) -> Iterator[Finding]:
+    for what in ("celery_reliable", "celery", "kombu"):
+        hosts: dict[str, list[str]] = defaultdict(list)
+        for one in fleet.workers:
+            if one.state != "silent" and what in one.sign.versions:
+                hosts[one.sign.versions[what]].append(one.sign.node)
+        if len(hosts) > 1:
+            shown = "; ".join(f"{version}: {', '.join(nodes[:_NAMED])}" for version, nodes in sorted(hosts.items()))
+            yield _finding(
+                "mixed_versions",
+                "warning",
+                f"the fleet runs several versions of {what} ({shown}). During a deploy that is as it must be; after one, workers "
+                "were left behind. Restart them.",
+            )
+
+
+def _stuck(fleet: Fleet) -> Iterator[Finding]:
+    wrong = [one for one in fleet.workers if one.state in {"stuck", "silent", "broker_down", "store_down"}]
+    if wrong:
+        yield _finding(
+            "worker_stuck",
+            "error",
+            f"{_workers(wrong)}: takes no work. Look at its log, then restart it: what it holds comes back by its lease.",
+        )
+
+
+def _workers(workers: list[WorkerState]) -> str:
+    shown = ", ".join(f"{one.sign.node} ({one.state})" for one in workers[:_NAMED])
+    return f"{shown} and {len(workers) - _NAMED} more" if len(workers) > _NAMED else shown
+
+
+def _unconsumed(fleet: Fleet) -> Iterator[Finding]:
+    for queue in fleet.queues:
+        if queue.waiting and not fleet.consumers_of(queue.name) and not queue.consumers:
+            yield _finding(
+                "queue_unconsumed",
+                "error",
+                f"{queue.waiting} messages wait in queue {queue.name}, and no worker consumes it: they wait for ever. Start a "
+                f"worker with -Q {queue.name}, or empty it with `celery reliable purge -Q {queue.name}`.",
+            )
+
+
+def _leaderless(fleet: Fleet) -> Iterator[Finding]:
+    if fleet.followers and fleet.leader is None:
+        yield _finding(
+            "no_leader",
+            "error",
+            f"{len(fleet.followers)} beats run and none leads: nothing on the schedule fires. Within a lease one should; look at "
+            "their logs, and whether they reach the store.",
+        )
+
+
+def _finding(code: str, severity: Severity, message: str) -> Finding:
+    return Finding(code=code, severity=severity, message=message)

@@ -1,0 +1,152 @@
+"""Gather what is known of the fleet: from the workers' signs of life, the broker, the beats and the dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_reliable.beat.leadership import Member, leader_and_members
+from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.fleet.queues import QueueSight, QueueState
+from celery_reliable.heartbeats import SHELF, LifeSign
+from celery_reliable.runtime import runtime_of
+from celery_reliable.slots import desk
+from celery_reliable.slots.records import SlotRecord
+from celery_reliable.stores.notes import every
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from celery_reliable.stores.base import Store
+    from celery_reliable.stores.notes import Notes
+
+_SECOND: Final = 1_000_000
+_MISSED: Final = 3  # signs that may be missed
+_SAMPLE: Final = 1000  # newest letters whose reasons are counted
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker by its last sign of life, which is ``age`` seconds old."""
+
+    sign: LifeSign
+    age: float
+
+    @property
+    def state(self) -> str:
+        """What it says of itself; ``silent`` once it has missed three signs."""
+        return "silent" if self.age > _MISSED * self.sign.interval + 1 else self.sign.state
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """An entry of the schedule: its next slot (unix seconds; None: none), and what became of the last one."""
+
+    entry: str
+    task: str
+    next: float | None
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Dead letters: counts since ever, and why the newest ``sampled`` of them died."""
+
+    counts: Mapping[str, int]
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    sampled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The fleet at one moment, ``at`` (unix seconds by the store's clock). ``held``: messages out at workers."""
+
+    at: float
+    workers: tuple[WorkerState, ...]
+    queues: tuple[QueueState, ...]
+    held: int | None
+    leader: Member | None
+    followers: tuple[Member, ...]
+    schedule: tuple[Upcoming, ...]
+    deaths: Deaths
+
+    @property
+    def running(self) -> int:
+        """How many tasks run, each under a lease."""
+        return sum(worker.sign.running for worker in self.workers if worker.state != "silent")
+
+    @property
+    def slots(self) -> int:
+        """How many could."""
+        return sum(worker.sign.concurrency for worker in self.workers if worker.state != "silent")
+
+    def running_in(self, queue: str) -> int:
+        """Count the running tasks that came from a queue."""
+        return sum(worker.sign.busy.get(queue, 0) for worker in self.workers if worker.state != "silent")
+
+    def consumers_of(self, queue: str) -> int:
+        """Count the workers that consume a queue."""
+        return sum(queue in worker.sign.queues for worker in self.workers if worker.state != "silent")
+
+    def as_record(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        queues = [
+            {**asdict(one), "running": self.running_in(one.name), "workers": self.consumers_of(one.name)}
+            for one in self.queues
+        ]
+        workers = [{**asdict(one.sign), "state": one.state, "age": one.age} for one in self.workers]
+        return {**asdict(self), "workers": workers, "queues": queues, "running": self.running, "slots": self.slots}
+
+
+def look(app: Celery, *, sight: QueueSight) -> Fleet:
+    """Look once: some ten round trips, whatever the number of workers. Raises what store and broker raise."""
+    store = runtime_of(app).store
+    now = store.now() / _SECOND
+    workers = tuple(_workers(store.notes, now=now))
+    leader, members = leader_and_members(store.notes)
+    names = sorted({*app.amqp.queues.consume_from, *_consumed(workers)})
+    return Fleet(
+        at=now,
+        workers=workers,
+        queues=tuple(sight.look(names, now=now)),
+        held=sight.held(),
+        leader=leader,
+        followers=tuple(one for token, one in members.items() if leader is None or token != leader.token),
+        schedule=tuple(_schedule(store.notes)),
+        deaths=_deaths(store),
+    )
+
+
+def _workers(notes: Notes, *, now: float) -> Iterator[WorkerState]:
+    found = every(notes, SHELF)
+    for note in sorted(found.values(), key=lambda one: one.name):
+        try:
+            yield WorkerState(LifeSign.from_json(note.value), max(now - note.version / _SECOND, 0.0))
+        except ValueError:
+            continue  # of a later version
+
+
+def _consumed(workers: Iterable[WorkerState]) -> set[str]:
+    return {queue for worker in workers for queue in worker.sign.queues}
+
+
+def _schedule(notes: Notes) -> Iterator[Upcoming]:
+    for name, note in sorted(every(notes, desk.SHELF).items()):
+        try:
+            record = SlotRecord.from_bytes(note.value)
+        except ValueError:
+            continue
+        if not record.absent:
+            following = None if record.following is None else record.following / _SECOND
+            yield Upcoming(name, record.task, following, record.why or record.state)
+
+
+def _deaths(store: Store) -> Deaths:
+    counts = store.letter_counts()
+    if not counts.get("kept"):
+        return Deaths(counts)
+    bodies = [body for _, _, body in store.letters(limit=_SAMPLE).letters[:_SAMPLE]]
+    letters = [letter for letter in map(DeadLetter.read, bodies) if letter is not None and letter.status != "replayed"]
+    return Deaths(counts, dict(Counter(letter.reason for letter in letters)), len(bodies))

@@ -1,0 +1,225 @@
+"""What `reliable check` finds: the real dangers of a plain project, and nothing in one that is well."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+from kombu import Queue
+
+import celery_reliable
+from celery_reliable import ReliableTask
+from celery_reliable.beat.leadership import Member
+from celery_reliable.checks import configuration_findings
+from celery_reliable.checks.catalogue import MEANINGS, link
+from celery_reliable.checks.live import fleet_findings, store_finding
+from celery_reliable.cli import reliable
+from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState
+from celery_reliable.heartbeats import LifeSign, Process
+
+ROOT = Path(celery_reliable.__file__).parents[1]
+REDIS = "redis://127.0.0.1:1/0"
+
+
+def plain(**conf: Any) -> Celery:
+    """A project as one finds them."""
+    app = Celery("shop", broker=conf.pop("broker", REDIS), backend=REDIS, set_as_current=False)
+    app.conf.update(conf)
+
+    @app.task(name="shop.charge", max_retries=None, shared=False)
+    def charge(order: int) -> int:
+        return order
+
+    return app
+
+
+def reliable_app(broker: str = REDIS, **conf: Any) -> Celery:
+    """A project that uses the preset."""
+    app = Celery("shop", broker=broker, backend=REDIS, set_as_current=False)
+    app.config_from_object("celery_reliable.presets")
+    app.conf.update(conf)
+    celery_reliable.install(app)
+    return app
+
+
+def codes(app: Celery) -> set[str]:
+    """Return what is found."""
+    return {finding.code for finding in configuration_findings(app)}
+
+
+class TestConfiguration:
+    """Settings and tasks; nothing is connected to."""
+
+    def test_dangers_of_a_plain_project_are_found(self) -> None:
+        """Those that its defaults are."""
+        assert codes(plain()) == {"not_wired", "early_ack", "retries_unbounded"}
+
+    def test_dangers_of_a_plain_project_with_late_acks_are_found(self) -> None:
+        """Late acks alone bring others: two workers with one message, and a hoard behind a long task."""
+        found = codes(plain(task_acks_late=True, worker_cancel_long_running_tasks_on_connection_loss=True))
+        others = {"lost_child_acked", "runs_cancelled", "visibility_short", "prefetch_hoards", "retries_unbounded"}
+        assert found == {"not_wired", *others}
+
+    def test_example_project_has_no_finding(self) -> None:
+        """No false alarm. In a process of its own: its tasks would come to every app of this one."""
+        command = (
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "example_project.app",
+            "reliable",
+            "check",
+            "--strict",
+            "--json",
+        )
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert (found.returncode, found.stdout) == (0, ""), found.stderr
+
+    def test_preset_alone_has_no_finding(self) -> None:
+        """On either broker."""
+        assert codes(reliable_app()) == codes(reliable_app("amqp://guest@127.0.0.1:1//")) == set()
+
+    @pytest.mark.parametrize(
+        ("conf", "code"),
+        [
+            ({"accept_content": ["json", "pickle"]}, "pickle_accepted"),
+            ({"task_always_eager": True}, "eager"),
+            ({"reliable_lease_ttl": "long"}, "settings_wrong"),
+            ({"worker_cancel_long_running_tasks_on_connection_loss": True}, "runs_cancelled"),
+        ],
+    )
+    def test_setting_that_endangers_a_promise_is_found(self, conf: dict[str, Any], code: str) -> None:
+        """Whatever the preset says, the project wins; so it must be told."""
+        assert codes(reliable_app(**conf)) == {code}
+
+    def test_rabbitmq_that_drops_or_forgets_is_found(self) -> None:
+        """Quorum queues without a dead-letter exchange, and publishes that nobody confirms."""
+        quorum = Queue("orders", queue_arguments={"x-queue-type": "quorum"})
+        kept = Queue("mails", queue_arguments={"x-queue-type": "quorum", "x-dead-letter-exchange": "dead"})
+        app = reliable_app("amqp://guest@127.0.0.1:1//", task_queues=[quorum, kept])
+        [finding] = configuration_findings(app)
+        assert finding.code == "quorum_drops"
+        assert "orders" in finding.message
+        assert "mails" not in finding.message
+        app = reliable_app("amqp://guest@127.0.0.1:1//", broker_transport_options={"confirm_publish": False})
+        assert codes(app) == {"publish_unconfirmed"}
+
+    def test_task_that_talks_outside_without_a_key_is_found(self) -> None:
+        """By what its body calls; one with a key is well."""
+        app = reliable_app()
+
+        @app.task(base=ReliableTask, name="shop.pay", shared=False)
+        def pay(order: int) -> None:
+            import requests  # noqa: PLC0415
+
+            requests.post("https://example.org", json=order, timeout=5)
+
+        @app.task(base=ReliableTask, name="shop.pay_once", idempotency_key="pay:{order}", shared=False)
+        def pay_once(order: int) -> None:
+            import requests  # noqa: PLC0415
+
+            requests.post("https://example.org", json=order, timeout=5)
+
+        [finding] = configuration_findings(app)
+        assert finding.code == "no_key_talks_outside"
+        assert "shop.pay:" in finding.message
+
+
+def sign(node: str, **changes: Any) -> WorkerState:
+    """A worker that is well."""
+    made = LifeSign(
+        role="worker", node=node, state="consuming", owner=node, process=Process(node, "", "", 1, ""), at=1000.0,
+        clock=0.0, interval=5.0, queues=("celery",), versions={"celery": "5.7.0", "celery_reliable": "0.1.0"},
+    )  # fmt: skip
+    return WorkerState(replace(made, **changes), 1.0)
+
+
+FLEET = Fleet(
+    at=1001.0,
+    workers=(sign("a"), sign("b")),
+    queues=(QueueState("celery", 7, 3.0),),
+    held=0,
+    leader=Member("t", "h", 1, 0.0, 1.0),
+    followers=(),
+    schedule=(),
+    deaths=Deaths({}),
+)
+
+
+class TestLive:
+    """What the fleet and the servers tell."""
+
+    def test_fleet_that_is_well_has_no_finding(self) -> None:
+        """No false alarm."""
+        assert fleet_findings(FLEET) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"workers": (sign("a"), sign("b", at=970.0))}, "clock_skew"),
+            ({"workers": (sign("a"), sign("b", versions={"celery": "5.6.2"}))}, "mixed_versions"),
+            ({"workers": (sign("a"), sign("b", state="stuck"))}, "worker_stuck"),
+            ({"queues": (QueueState("lost", 7),)}, "queue_unconsumed"),
+            ({"leader": None, "followers": (Member("t", "h", 1, 0.0, 1.0),)}, "no_leader"),
+        ],
+    )
+    def test_trouble_of_the_fleet_is_found(self, changes: dict[str, Any], code: str) -> None:
+        """One code each."""
+        assert [finding.code for finding in fleet_findings(replace(FLEET, **changes))] == [code]
+
+    @pytest.mark.parametrize(
+        ("text", "code"),
+        [
+            ("maxmemory-policy is allkeys-lru: Redis may evict", "store_evicts"),
+            ("appendonly is no: a crash", "store_volatile"),
+            ("the server is Redis 6.2; Redis 7 or Valkey 7.2 is needed", "store_old"),
+            ("something new", "store_finding"),
+        ],
+    )
+    def test_finding_of_a_store_has_a_code(self, text: str, code: str) -> None:
+        """Also one that this version does not know."""
+        assert store_finding(text).code == code
+
+
+class TestCommand:
+    """Exit codes and output."""
+
+    def run(self, app: Celery, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        """Return the exit code and the findings."""
+        found = CliRunner().invoke(reliable, ("check", "--json", *words), obj=SimpleNamespace(app=app, no_color=True))
+        return found.exit_code, [json.loads(line) for line in found.stdout.splitlines()]
+
+    def test_error_is_exit_code_1_a_warning_only_with_strict(self) -> None:
+        """For CI."""
+        assert self.run(reliable_app())[0] == 0
+        assert self.run(reliable_app(task_always_eager=True))[0] == 1
+        quorum = Queue("orders", queue_arguments={"x-queue-type": "quorum"})
+        warned = reliable_app("amqp://guest@127.0.0.1:1//", task_queues=[quorum])
+        assert self.run(warned)[0] == 0
+        assert self.run(warned, "--strict")[0] == 1
+
+    def test_servers_that_are_away_are_a_finding(self) -> None:
+        """Not a traceback."""
+        code, found = self.run(reliable_app(), "--live")
+        assert (code, [one["code"] for one in found]) == (1, ["store_down"])
+        assert found[0]["docs"] == link("store_down")
+
+    def test_every_code_is_in_the_catalogue_and_in_the_documentation(self) -> None:
+        """A code is stable, and each has its anchor."""
+        package = ROOT / "celery_reliable"
+        paths = [*(package / "checks").glob("*.py"), package / "cli" / "check.py"]
+        sources = "".join(path.read_text("utf-8") for path in paths)
+        used = set(re.findall(r'(?:code=|_finding\(\s*)"(\w+)"', sources))
+        assert used - {"store_finding"} <= MEANINGS.keys()
+        page = (ROOT / "docs" / "reference" / "findings.md").read_text("utf-8")
+        assert all(f"\n## {code}\n" in page for code in MEANINGS)
