@@ -12,7 +12,7 @@ import click
 from rich.text import Text
 
 from celery_reliable.cli import screens
-from celery_reliable.cli.dlq import friendly_errors
+from celery_reliable.cli.letters import friendly_errors
 from celery_reliable.cli.options import duration
 from celery_reliable.flow.breaking import CALM, SECOND, Breaker
 from celery_reliable.runtime import runtime_of
