@@ -35,7 +35,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "letters_too_many": "More dead letters are kept than anybody can look through.",
     "parked_too_long": "Messages that nobody can run are parked for months before anybody is told.",
     "keys_kept_too_long": "Finished keys are kept for so long that the store grows without an end.",
-    "retries_without_end": "A task retries so often, or for so long, that it comes to for ever.",
     "sqs_message_limit": "SQS refuses messages above its limit, and nothing keeps large arguments aside.",
     "claim_check_above_broker_limit": "Arguments that the broker refuses stay in the message.",
     # servers and fleet, looked at with --live

@@ -97,7 +97,7 @@ def _of_retries(settings: Settings, tasks: dict[str, Settings]) -> Iterator[Find
         name = where.removeprefix("task ").partition(":")[0]
         if most > _MOST_RETRIES and tasks.get(name, settings).retry_for is None and name != "celery.chord_unlock":
             yield _finding(
-                "retries_without_end",
+                "retries_unbounded",
                 f"{where}max_retries is {most:,} and retry_for is not set: a call that always fails is never a dead letter that "
                 "somebody sees. Set retry_for to the time after which it is too late anyway.",
             )

@@ -54,7 +54,7 @@ def test_the_defaults_keep_nothing_for_ever() -> None:
         ({"reliable_idempotency_ttl": YEARS}, "keys_kept_too_long"),
         (
             {"reliable_max_retries": 10**6, "reliable_retry_backoff": 0.1, "reliable_retry_backoff_max": 0.1},
-            "retries_without_end",
+            "retries_unbounded",
         ),
     ],
 )
