@@ -111,8 +111,6 @@ def dark(light: Path) -> str:
 
 def settings_page() -> str:
     """Return the page of all settings."""
-    built = [one for one in describe() if one.built]
-    later = [one for one in describe() if not one.built]
     return page(
         "Settings",
         """
@@ -123,12 +121,11 @@ def settings_page() -> str:
 
         *Task option* marks what a task may set for itself: `@app.task(base=ReliableTask, lease_ttl=60)`.
         """,
-        grid(("setting", "default", "meaning"), map(_setting_row, built)),
+        grid(("setting", "default", "meaning"), map(_setting_row, describe())),
         """
         `memory://` is a store inside one process, for tests. [Keep the store in a database](../how-to/database.md) has the
         schemes of databases.
         """,
-        *(_reserved(later) if later else ()),
         "## What the preset sets of Celery's own",
         "`celery_reliable.presets` also makes Celery keep a message until its outcome is written:",
         '```{literalinclude} ../../celery_reliable/presets.py\n:start-after: "# --- Celery:"\n:end-before: "# --- celery_reliable:"\n```',
@@ -139,23 +136,11 @@ def settings_page() -> str:
     )
 
 
-def _reserved(later: Sequence[Setting]) -> tuple[str, ...]:
-    text = """
-        These names belong to later versions. Until then only the default is accepted, so that no project believes it has
-        what it has not.
-        """
-    return "## Reserved", text, grid(("setting", "default", "meaning"), map(_reserved_row, later))
-
-
 def _setting_row(setting: Setting) -> tuple[str, str, str]:
-    name, default, meaning = _reserved_row(setting)
+    default = f"`{_number(setting.default)!r}`{_readable(setting)}"
     expected = setting.expected[:1].upper() + setting.expected[1:]
     option = " *Task option.*" if setting.per_task else ""
-    return name, default, f"{meaning} {code(expected)}.{option}"
-
-
-def _reserved_row(setting: Setting) -> tuple[str, str, str]:
-    return f"`{setting.name}`", f"`{_number(setting.default)!r}`{_readable(setting)}", setting.meaning
+    return f"`{setting.name}`", default, f"{setting.meaning} {code(expected)}.{option}"
 
 
 def _number(default: Any) -> Any:  # Any: the default of any setting
@@ -181,17 +166,13 @@ def task_page() -> str:
     settings = {one.name.removeprefix("reliable_"): one for one in describe()}
     attributes = attribute_docs(ast.parse(inspect.getsource(task)), "ReliableTask")
     own = [(f"`{name}`", "", first_paragraph(attributes[name])) for name in TASK_ONLY if name in attributes]
-    options = [settings[name] for name in PER_TASK if settings[name].built]
-    later = [name for name in PER_TASK if not settings[name].built] + [
-        name for name in TASK_ONLY if name not in attributes
-    ]
+    options = [settings[name] for name in PER_TASK]
     return page(
         "ReliableTask",
         markdown(after_first_line(ReliableTask)),
         "## Options",
         "Each is a decorator option and a class attribute. An option that is not given is as the setting of its name says.",
         grid(("option", "setting", "meaning"), [*own, *map(_option_row, options)]),
-        *([f"Reserved for later versions: {', '.join(f'`{name}`' for name in later)}."] if later else []),
         "## Inside a run",
         "Of a task that is bound (`bind=True`):",
         grid(("`self.` ...", "meaning"), map(_member_row, INSIDE)),

@@ -135,6 +135,16 @@ def _leader_line(fleet: Fleet) -> Text:
     return Text(f"Beat: {printable(leader.host)} pid {leader.pid} leads for {led}, {followers}. Next slots:")
 
 
+# --- dependencies
+
+
+def _breakers(view: View) -> Iterator[RenderableType]:
+    closed = [name for name, phase in view.fleet.breakers.items() if phase != "closed"]
+    if closed:
+        names = ", ".join(f"{printable(name)} ({view.fleet.breakers[name].replace('_', ' ')})" for name in closed)
+        yield Text(f"{count_of(len(closed), 'breaker')} not closed, tasks wait: {names}", style="red")
+
+
 # --- dead letters
 
 
@@ -151,5 +161,5 @@ def _deaths(view: View) -> Iterator[RenderableType]:
     yield Text(f"{count_of(kept)} kept, {waiting}.", style="red" if open_ones else "")
 
 
-PANELS: Final[tuple[Panel, ...]] = (_workers, _queues, _beat, _deaths)
+PANELS: Final[tuple[Panel, ...]] = (_workers, _queues, _beat, _breakers, _deaths)
 """The parts of the screen, in order. A feature that has a state of its own adds a part here."""

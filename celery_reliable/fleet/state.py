@@ -19,6 +19,7 @@ from celery_reliable.stores.notes import every
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_reliable.flow.breaking import Phase
     from celery_reliable.stores.base import Store
     from celery_reliable.stores.notes import Notes
 
@@ -61,7 +62,10 @@ class Deaths:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The fleet at one moment, ``at`` (unix seconds by the store's clock). ``held``: messages out at workers."""
+    """The fleet at one moment, ``at`` (unix seconds by the store's clock). ``held``: messages out at workers.
+
+    ``breakers`` has those of which a failure is known, or an operator's word.
+    """
 
     at: float
     workers: tuple[WorkerState, ...]
@@ -70,6 +74,7 @@ class Fleet:
     leader: Member | None
     followers: tuple[Member, ...]
     schedule: tuple[Upcoming, ...]
+    breakers: Mapping[str, Phase]
     deaths: Deaths
 
     @property
@@ -102,8 +107,10 @@ class Fleet:
 
 def look(app: Celery, *, sight: QueueSight) -> Fleet:
     """Look once: some ten round trips, whatever the number of workers. Raises what store and broker raise."""
-    store = runtime_of(app).store
-    now = store.now() / _SECOND
+    runtime = runtime_of(app)
+    store = runtime.store
+    moment = store.now()
+    now = moment / _SECOND
     workers = tuple(_workers(store.notes, now=now))
     leader, members = leader_and_members(store.notes)
     names = sorted({*app.amqp.queues.consume_from, *_consumed(workers)})
@@ -115,6 +122,7 @@ def look(app: Celery, *, sight: QueueSight) -> Fleet:
         leader=leader,
         followers=tuple(one for token, one in members.items() if leader is None or token != leader.token),
         schedule=tuple(_schedule(store.notes)),
+        breakers={name: one.phase(moment) for name, one in sorted(runtime.breakers.known().items())},
         deaths=_deaths(store),
     )
 

@@ -16,7 +16,7 @@ MINIMUM_LEASE_TTL = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a setting means and may hold. ``built`` is False for a reserved one: only its default is accepted."""
+    """What a setting means and may hold."""
 
     meaning: str
     expected: str
@@ -24,14 +24,11 @@ class Rule:
     convert: Callable[[Any], Any]
     unit: str = ""
     per_task: bool = False
-    built: bool = True
     inside: Callable[[Any], str] | None = None
     """Says what is wrong inside a value that has parts, "" when nothing is."""
 
     def complaint(self, value: object, *, default: object) -> str | None:
         """Say what is wrong with a value and what to do, or return None."""
-        if not self.built and value != default:
-            return f"expected {default!r}, found another value; this version cannot do it yet: remove the setting"
         if self.accepts(value):
             return (self.inside and self.inside(value)) or None
         remedy = "write plain seconds (a timedelta's .total_seconds())" if self.unit == "seconds" else "correct it"
@@ -48,7 +45,6 @@ def seconds(
     at_least: float = 0.0,
     optional: bool = False,
     per_task: bool = False,
-    built: bool = True,
 ) -> Any:
     """Return a field for a duration; ``optional`` allows None."""
     expected = f"a number of seconds, at least {at_least:g}" + (", or None" if optional else "")
@@ -59,7 +55,7 @@ def seconds(
     def convert(value: float | None) -> float | None:
         return None if value is None else float(value)
 
-    return _field(default, Rule(meaning, expected, accepts, convert, "seconds", per_task, built))
+    return _field(default, Rule(meaning, expected, accepts, convert, "seconds", per_task))
 
 
 def count(
@@ -98,14 +94,14 @@ def share(default: float | None, meaning: str, *, per_task: bool = False) -> Any
     return _field(default, Rule(meaning, expected, accepts, convert, "", per_task))
 
 
-def choice(meaning: str, *choices: str, per_task: bool = False, built: bool = True) -> Any:
+def choice(meaning: str, *choices: str, per_task: bool = False) -> Any:
     """Return a field for one of a few words, the first of which is the default."""
     expected = " or ".join(repr(word) for word in choices)
 
     def accepts(value: object) -> bool:
         return isinstance(value, str) and value in choices
 
-    return _field(choices[0], Rule(meaning, expected, accepts, _as_is, "", per_task, built))
+    return _field(choices[0], Rule(meaning, expected, accepts, _as_is, "", per_task))
 
 
 def flag(*, default: bool, meaning: str) -> Any:
@@ -120,7 +116,6 @@ def text(
     expected: str,
     pattern: str,
     per_task: bool = False,
-    built: bool = True,
     secret: bool = False,
 ) -> Any:
     """Return a field for a text that matches ``pattern``. ``secret``: it stays out of the repr."""
@@ -128,7 +123,7 @@ def text(
     def accepts(value: object) -> bool:
         return (default is None and value is None) or (isinstance(value, str) and bool(re.fullmatch(pattern, value)))
 
-    return _field(default, Rule(meaning, expected, accepts, _as_is, "", per_task, built), secret=secret)
+    return _field(default, Rule(meaning, expected, accepts, _as_is, "", per_task), secret=secret)
 
 
 def several(meaning: str, *, expected: str, member: Callable[[Any], bool], per_task: bool = False) -> Any:

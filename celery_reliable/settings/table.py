@@ -11,10 +11,7 @@ from celery_reliable.settings.names import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as the documentation shows it. ``per_task``: also a task attribute and decorator option.
-
-    ``built`` is False for a setting that is reserved: this version accepts only its default.
-    """
+    """One setting as the documentation shows it. ``per_task``: also a task attribute and decorator option."""
 
     name: str
     default: Any
@@ -22,12 +19,11 @@ class Setting:
     unit: str
     expected: str
     per_task: bool
-    built: bool
 
 
 def describe() -> list[Setting]:
     """Return every setting, in the order of the reference page."""
     return [
-        Setting(PREFIX + name, DEFAULTS[name], rule.meaning, rule.unit, rule.expected, rule.per_task, rule.built)
+        Setting(PREFIX + name, DEFAULTS[name], rule.meaning, rule.unit, rule.expected, rule.per_task)
         for name, rule in RULES.items()
     ]

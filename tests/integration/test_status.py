@@ -216,6 +216,15 @@ class TestLargeFleet:
         assert "host-b pid 77 leads" in screen
         assert "collect" in screen
 
+    def test_breakers_that_keep_tasks_waiting_are_shown(self, empty: Celery) -> None:
+        """Only those: a closed one is none of the operator's worries."""
+        breakers = runtime_of(empty).breakers
+        breakers.open("payments")
+        breakers.open("mail")
+        breakers.close("mail")
+        assert "1 breaker not closed, tasks wait: payments (held open)" in run(empty, "status")
+        assert seen(empty).breakers["payments"] == "held_open"
+
     def test_broker_that_is_away_is_one_line(self, tmp_path: Path) -> None:
         """Exit code 1."""
         stage = Stage(tmp_path, broker="redis://127.0.0.1:1/0", backend="cache+memory://", store="memory://")

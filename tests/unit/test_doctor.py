@@ -152,6 +152,7 @@ FLEET = Fleet(
     leader=Member("t", "h", 1, 0.0, 1.0),
     followers=(),
     schedule=(),
+    breakers={},
     deaths=Deaths({}),
 )
 
