@@ -3,6 +3,9 @@
 Every value may be overridden by the project; `celery_reliable.wiring` fills in those that a project's own
 configuration leaves out. What depends on the broker (the cadence of Redis's message recovery) is merged when a worker
 starts, because a literal here would reach brokers that read the same option differently.
+
+PYTEST_DONT_REWRITE: pytest adds names of its own to the modules of a package that has a plug-in, and this one's names are
+settings.
 """
 
 # --- Celery: a message lives until its outcome is written

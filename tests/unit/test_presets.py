@@ -8,7 +8,7 @@ import inspect
 from celery.app.defaults import SETTING_KEYS
 from kombu import Connection
 
-from celery_reliable import presets
+from celery_reliable import errors, presets
 from celery_reliable.settings import describe
 
 VALUES = {name: value for name, value in vars(presets).items() if not name.startswith("__")}
@@ -23,6 +23,12 @@ def test_the_preset_holds_literals_and_nothing_else() -> None:
     assert isinstance(docstring, ast.Expr)
     assert all(isinstance(statement, ast.Assign) for statement in statements)
     assert {statement.targets[0].id: ast.literal_eval(statement.value) for statement in statements} == VALUES  # type: ignore[attr-defined]
+
+
+def test_pytest_adds_no_names_to_the_preset() -> None:
+    """It rewrites the modules of a package that has a plug-in for it, and a project's own tests would have no settings."""
+    assert [name for name in vars(presets) if not name.isidentifier()] == []
+    assert [name for name in vars(errors) if not name.isidentifier()] != []  # where it does
 
 
 def test_the_preset_and_the_settings_agree_on_every_default() -> None:
