@@ -246,8 +246,8 @@ def test_a_clock_that_went_back_delays_by_no_more_than_it_did(fleet: Fleet) -> N
 def test_a_key_is_a_template_over_arguments_by_default_the_task() -> None:
     """Checked when the task is registered."""
     app = make_app()
-    assert job_task(app).concurrency_name((1,), {}) == "unit.job"
-    assert job_task(make_app(), concurrency_key="tenant:{x}").concurrency_name((7,), {}) == "tenant:7"
+    assert job_task(app).concurrency_name((1,), {}, version=1) == "unit.job"
+    assert job_task(make_app(), concurrency_key="tenant:{x}").concurrency_name((7,), {}, version=1) == "tenant:7"
     wrong = make_app()
     job_task(wrong, concurrency_key="tenant:{tenant}")
     with pytest.raises(ConfigurationError, match=r"concurrency_key='tenant:\{tenant\}'.*no argument named tenant"):

@@ -46,9 +46,10 @@ def test_the_probes_of_a_how_to_read_the_file_that_its_settings_name(page: str) 
 
 
 def test_no_file_of_the_how_to_pages_is_left_unchecked() -> None:
-    """All are parsed: the two that are no workers by hand."""
+    """All are parsed: the two that are no workers by hand, those of Prometheus by its own programs (`test_prometheus`)."""
     others = {"shop-worker-check.service", "shop-worker-check.timer"}
-    assert {path.name for path in (HOW_TO / "files").iterdir()} == {*FILES.values(), *others}
+    metrics = {"grafana-dashboard.json", "prometheus-rules.yaml", "prometheus-rules-test.yaml"}
+    assert {path.name for path in (HOW_TO / "files").iterdir()} == {*FILES.values(), *others, *metrics}
     for name in others:
         assert "[Unit]" in (HOW_TO / "files" / name).read_text("utf-8")
     assert read_manifest(HOW_TO / "files" / "shop-worker-check.service") == []
