@@ -200,7 +200,11 @@ class Explaining:
 
 def _moments(known: _Known) -> Iterator[Moment]:
     yield from _submissions(known)
-    yield from (_of_line(line) for line in known.lines)
+    # noted when it was done, and by then the replayed job may have ended: what counts is when it began
+    begun = {entry.new_id: entry.when for letter in known.letters.values() for entry in letter.replays}
+    for line in known.lines:
+        at = begun.get(line.task_id, line.at) if line.event == "letter_replayed" else line.at
+        yield replace(_of_line(line), at=at)
     told = {str(line.facts.get("letter_id")) for line in known.lines if line.event == "buried"}
     replayed = {line.task_id for line in known.lines if line.event == "letter_replayed"}
     for letter in known.letters.values():

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+collect_ignore = ["docker_suite"]  # run by `test_pytest_celery`, in a pytest of its own
+
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:

@@ -184,9 +184,9 @@ def test_every_bad_message_is_accounted_for(
         with redis.Redis.from_url(stage.broker) if items else contextlib.nullcontext() as connection:
             for item in ITEMS * items:
                 connection.lpush(queue_of(stage), item)  # type: ignore[union-attr]  # Redis if there are any
-        misfit = app.send_task("add", (1, label), {"colour": "red"}, task_id=f"{label}-misfit")
+        misfit = app.send_task("add", (1,), {"y": 2}, task_id=f"{label}-misfit")
         assert app.tasks["add"].delay(1, label).get(timeout=DEADLINE) == 2
-        with pytest.raises(TypeError, match="colour"):
+        with pytest.raises(TypeError, match="label"):
             misfit.get(timeout=DEADLINE)
         assert len(stage.entries(label)) == 1
 
