@@ -187,7 +187,7 @@ def test_a_rate_holds_in_the_whole_fleet(app: Celery, stage: Stage, label: str) 
     rate = (len(times) - 1) / (max(times) - min(times))
     assert 8.0 < rate <= 10.5
     assert {entry["attempt"] for entry in stage.entries(label)} == {1}
-    assert len({entry["pid"] for entry in stage.entries(label)}) > 2
+    assert len({entry["pid"] for entry in stage.entries(label)}) > 1  # of each worker one, at least
     stage.wait_no_message()
 
 
@@ -237,7 +237,7 @@ def test_retries_beyond_the_budget_are_postponed_in_the_whole_fleet(app: Celery,
         stage.wait_event("budget_waits", result.id, timeout=DEADLINE)
     retries = [entry for entry in stage.entries(label) if entry["attempt"] > 1]
     assert len(retries) == FLOOR
-    assert len({entry["pid"] for entry in stage.entries(label)}) > 2
+    assert len({entry["pid"] for entry in stage.entries(label)}) > 1  # of each worker one, at least
     assert stage.messages()[1] == len(results)
     for result in results:
         runs = [entry["attempt"] for entry in stage.entries(label) if entry["task_id"] == result.id]
