@@ -46,7 +46,7 @@ class Member:
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *module],
-                env=dict(environment),
+                env={**environment, "PYTHONUNBUFFERED": "1"},  # what it says is waited for
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ORDERS: Final = {"A-1": "19.90", "A-2": "120.00", "A-3": "7.50"}
 SUBMITTED: Final = 5
-_PATIENCE: Final = 120.0
+_PATIENCE: Final = 45.0
 _CELERY: Final = ("celery", "-A", "example_project.webshop")
 _BANK_SECONDS: Final = 1.5
 
