@@ -127,9 +127,11 @@ def _is_good_end(state: State, *, case: Case) -> bool:
 
 def moves(state: State, *, case: Case) -> Moves:
     """Yield every step that may come next."""
-    for label, following, fault in _all_moves(state, case):
+    for move in _all_moves(state, case):
+        following = move.state
         if following.epoch <= MOST_EPOCHS:
-            yield Move(label, following if case.faults.lost_writes else following._replace(former=None), fault)
+            kept = following if case.faults.lost_writes else following._replace(former=None)
+            yield Move(move.label, kept, move.fault)
 
 
 def _all_moves(state: State, case: Case) -> Moves:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, TypeVar
 
 State = TypeVar("State", bound=Hashable)
 MOST_STATES = 2_500_000
 
 
-class Move(NamedTuple, Generic[State]):
+@dataclass(slots=True)
+class Move(Generic[State]):
     """One step: what happens, where it leads, and whether it is a fault, on which no good end may depend."""
 
     label: str
@@ -59,15 +60,16 @@ def explore(model: Model[State], *, most: int = MOST_STATES) -> Finding:
     ahead = deque([model.start])
     while ahead:
         state = ahead.popleft()
-        for label, following, fault in model.moves(state):
+        for move in model.moves(state):
+            following = move.state
             if following not in origins:
-                origins[following] = (state, label)
+                origins[following] = (state, move.label)
                 if len(origins) > most:
                     return Finding("too many states", len(origins))
                 if what := model.wrong(following):
                     return Finding("unsafe", len(origins), what, _trace(origins, following))
                 ahead.append(following)
-            if not fault:
+            if not move.fault:
                 before.setdefault(following, []).append(state)
     return _stuck(model, origins, before)
 

@@ -29,8 +29,8 @@ def check(case: Case, *, most: int = MOST_STATES) -> Finding:
 
 def moves(state: State, *, case: Case) -> Iterator[Move[State]]:
     """Yield every step that may come next."""
-    for label, following, fault in _all_moves(state, case):
-        yield Move(label, normal(following, case), fault)
+    for move in _all_moves(state, case):
+        yield Move(move.label, normal(move.state, case), move.fault)
 
 
 def _all_moves(state: State, case: Case) -> Iterator[Move[State]]:
