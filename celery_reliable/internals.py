@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from billiard.common import terminate_handler_fired
@@ -381,6 +382,21 @@ def give_back_left_over(old: Any, new: Any, *, but: Collection[str]) -> int:
         new.restore_by_tag(tag, leftmost=False)
         VirtualQoS.ack(old, tag)
     return len(left)
+
+
+def set_prefetch_by_the_loop(qos: Any) -> None:
+    """Let only the thread that calls this tell the broker a prefetch count: another's waits for the loop's next turn.
+
+    After a reconnect Celery (5.7, ``Consumer._restore_prefetch_count_after_connection_restart``) calls ``QoS.set`` in the
+    thread, or greenlet, in which a task ended. On AMQP that waits for an answer on the connection from which the loop
+    reads too: if the loop gets it, the thread waits on, with the lock for which the loop waits next.
+    """
+    loop, tell = get_ident(), qos.set
+
+    def tell_from_the_loop(count: int) -> int:
+        return int(tell(count)) if get_ident() == loop else count
+
+    qos.set = tell_from_the_loop
 
 
 def mark_deliveries(qos: Any, *, name: str, mark: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""Outlive a lost connection to Redis: what runs goes on and is acked on its old tag, what waited goes back."""
+"""Outlive a lost connection: the loop alone talks to the broker; on Redis, what runs is acked on its old tag."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from celery_reliable.runtime import consumed_driver, runtime_of
 
 
 class Reconnecting(bootsteps.StartStopStep):
-    """Prepare each connection's channel for its loss, and give back what the one before it left.
+    """Prepare each connection's channel for its loss, and on Redis give back what the one before it left.
 
-    A plain worker ends when Redis is restarted while it has a free slot and a message out (kombu 5.7; see
-    `internals.outlive_connection`). Messages keep their tag over a restart, so an ack of a task that began before it
-    still finds its message.
+    A plain worker on RabbitMQ may stand still when a task ends after a reconnect (`internals.set_prefetch_by_the_loop`).
+    One on Redis ends when that is restarted while it has a free slot and a message out (kombu 5.7; see
+    `internals.outlive_connection`). There messages keep their tag over a restart, so an ack of a task that began before
+    it still finds its message.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -26,11 +27,13 @@ class Reconnecting(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         self._channel: Any = None
 
-    def include_if(self, parent: Any) -> bool:
-        """Take part on Redis only: elsewhere a tag means nothing to the next connection."""
-        return consumed_driver(parent.app) == "redis"
-
     def start(self, parent: Any) -> None:
+        """Prepare a new connection."""
+        internals.set_prefetch_by_the_loop(parent.qos)
+        if consumed_driver(parent.app) == "redis":  # elsewhere a tag means nothing to the next connection
+            self._hand_on(parent)
+
+    def _hand_on(self, parent: Any) -> None:
         """Prepare the new channel, then give back through it what was not running when the last one broke."""
         lost, self._channel = self._channel, parent.task_consumer.channel
         internals.outlive_connection(self._channel, successor=lambda: self._channel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import threading
 from datetime import datetime
 from typing import Any
 
@@ -13,10 +14,11 @@ from celery import Celery, Task, current_task
 from celery.app import trace
 from celery.backends.base import Backend, BaseBackend, DisabledBackend
 from celery.exceptions import Retry
+from celery.worker import loops, state
 from celery.worker import request as celery_request
-from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu import Connection
+from kombu.common import QoS as CommonQoS
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, MultiChannelPoller, QoS
@@ -245,6 +247,30 @@ def test_alias_is_a_task_of_its_own_to_workers() -> None:
     assert not app.finalized
     former = app.tasks["former"]
     assert (former.name, former is present, type(former) is type(present)) == ("present", False, True)
+
+
+def test_prefetch_count_is_told_by_the_loop_alone() -> None:
+    """``QoS.set`` and ``update``; another thread's count is told at the loop's next turn, when it differs from ``prev``."""
+    told: list[int] = []
+
+    def tell(*, prefetch_count: int) -> None:
+        told.append(prefetch_count)
+
+    qos = CommonQoS(tell, 1)
+    qos.update()
+    internals.set_prefetch_by_the_loop(qos)
+    qos.value = 2
+    other = threading.Thread(target=qos.set, args=(2,))
+    other.start()
+    other.join()
+    assert (told, qos.prev, qos.value) == ([1], 1, 2)
+    qos.update()
+    assert (told, qos.prev) == ([1, 2], 2)
+    assert "self.qos.set(self.qos.value)" in inspect.getsource(
+        Consumer._restore_prefetch_count_after_connection_restart
+    )
+    for loop in (loops.asynloop, loops.synloop):
+        assert "if qos.prev != qos.value:" in inspect.getsource(loop)
 
 
 def test_current_task_is_the_top_of_a_stack() -> None:
