@@ -1725,6 +1725,15 @@ class Recovering:
             harness.elapse(harness.tick / 10)
         assert self.resend(harness, most=2) == "lost"
 
+    def test_last_message_has_its_time_before_it_is_lost(self, harness: StoreUnderTest) -> None:
+        """T5.14: it may wait behind others; only when as long as before each of its predecessors has gone by."""
+        harness.submit("A", envelope=b"call")
+        quiet = harness.tick
+        assert self.resend(harness, quiet=quiet, most=1) == "publish"
+        assert self.resend(harness, quiet=quiet, most=1) == "no"
+        harness.elapse(2.5 * quiet)
+        assert self.resend(harness, quiet=quiet, most=1) == "lost"
+
     def test_two_sweepers_publish_once(self, harness: StoreUnderTest) -> None:
         """Each answer is noted in the same step."""
         harness.submit("A", envelope=b"call")

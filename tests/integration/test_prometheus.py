@@ -55,7 +55,8 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def stage(module_redis: servers.RedisServer, tmp_path_factory: pytest.TempPathFactory, port: int) -> Stage:
-    """A fleet that counts; its workers give a sign each second."""
+    """A fleet that counts; its workers give a sign each second. No beat of another module's tests leads it."""
+    module_redis.flush()
     conf = {"reliable_metrics_port": port, "reliable_heartbeat_interval": 1, "worker_max_tasks_per_child": 3}
     return Stage.on(module_redis.url, directory=tmp_path_factory.mktemp("stage"), conf=conf)
 
