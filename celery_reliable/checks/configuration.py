@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.checks.findings import Finding
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.runtime import broker_driver, runtime_of
 from celery_reliable.task import ReliableTask
@@ -43,7 +43,7 @@ def configuration_findings(app: Celery) -> list[Finding]:
 
 def _wiring(given: Given) -> Iterator[Finding]:
     if not is_wired(given.app):
-        yield _finding(
+        yield Finding(
             "not_wired",
             "warning",
             "this app does not use celery_reliable: a killed worker, a double delivery and a failed task end as in plain "
@@ -53,7 +53,7 @@ def _wiring(given: Given) -> Iterator[Finding]:
     try:
         runtime_of(given.app)
     except ConfigurationError as exc:
-        yield _finding("settings_wrong", "error", f"{exc}")
+        yield Finding("settings_wrong", "error", f"{exc}")
 
 
 def is_wired(app: Celery) -> bool:
@@ -64,7 +64,7 @@ def is_wired(app: Celery) -> bool:
 def _acks(given: Given) -> Iterator[Finding]:
     early = [task for task in given.tasks if not task.acks_late]
     if early:
-        yield _finding(
+        yield Finding(
             "early_ack",
             "error",
             f"{_names(early)}: acknowledged before it has run (task_acks_late is off): a worker that is killed or deployed in "
@@ -72,14 +72,14 @@ def _acks(given: Given) -> Iterator[Finding]:
         )
     lost = [task for task in given.tasks if task.acks_late and not task.reject_on_worker_lost]
     if lost:
-        yield _finding(
+        yield Finding(
             "lost_child_acked",
             "error",
             f"{_names(lost)}: a call whose process is killed, by the OOM killer for instance, is acknowledged and gone. Set "
             "task_reject_on_worker_lost = True, which celery_reliable.presets does; ReliableTask counts such losses.",
         )
     if given.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
-        yield _finding(
+        yield Finding(
             "runs_cancelled",
             "error",
             "worker_cancel_long_running_tasks_on_connection_loss is on: every hiccup of the broker kills all running tasks, "
@@ -90,7 +90,7 @@ def _acks(given: Given) -> Iterator[Finding]:
 def _content(given: Given) -> Iterator[Finding]:
     accepted = {str(one) for one in (*given.app.conf.accept_content, *(given.app.conf.result_accept_content or ()))}
     if accepted & _PICKLE or given.app.conf.task_serializer == "pickle":
-        yield _finding(
+        yield Finding(
             "pickle_accepted",
             "error",
             "pickle is accepted (accept_content): whoever can write to the broker or the result backend can run any code in "
@@ -101,7 +101,7 @@ def _content(given: Given) -> Iterator[Finding]:
 def _retries(given: Given) -> Iterator[Finding]:
     endless = [task for task in given.tasks if not isinstance(task, ReliableTask) and task.max_retries is None]
     if endless:
-        yield _finding(
+        yield Finding(
             "retries_unbounded",
             "warning",
             f"{_names(endless)}: max_retries is None, so a call that can never succeed is tried for ever. Set a number; "
@@ -116,7 +116,7 @@ def _visibility(given: Given) -> Iterator[Finding]:
     timeout = float((given.app.conf.broker_transport_options or {}).get("visibility_timeout", _VISIBILITY))
     longer = [task for task in given.tasks if task.acks_late and (_limit(given.app, task) or timeout + 1) > timeout]
     if longer:
-        yield _finding(
+        yield Finding(
             "visibility_short",
             "error",
             f"{_names(longer)}: may run longer than the visibility timeout of {timeout:g} s (broker_transport_options); Redis "
@@ -129,7 +129,7 @@ def _prefetch(given: Given) -> Iterator[Finding]:
     multiplier = given.app.conf.worker_prefetch_multiplier
     long = [task for task in given.tasks if task.acks_late and (_limit(given.app, task) or _LONG) >= _LONG]
     if multiplier != 1 and long:
-        yield _finding(
+        yield Finding(
             "prefetch_hoards",
             "warning",
             f"worker_prefetch_multiplier is {multiplier}: behind {_names(long)} a busy worker keeps {multiplier or 'all'} "
@@ -139,7 +139,7 @@ def _prefetch(given: Given) -> Iterator[Finding]:
 
 def _eager(given: Given) -> Iterator[Finding]:
     if given.app.conf.task_always_eager:
-        yield _finding(
+        yield Finding(
             "eager",
             "error",
             "task_always_eager is on: tasks run in the caller's process, and nothing here is kept or tried again by a worker. "
@@ -158,14 +158,14 @@ def _queues(given: Given) -> Iterator[Finding]:
         and _argument(queue, "x-delivery-limit") not in {-1, "-1"}
     ]
     if dropping:
-        yield _finding(
+        yield Finding(
             "quorum_drops",
             "warning",
             f"quorum queue {', '.join(dropping)} has no dead-letter exchange: RabbitMQ 4 deletes a message at its twentieth "
             "delivery, and says nothing. Set x-dead-letter-exchange, or x-delivery-limit to -1: celery_reliable counts itself.",
         )
     if (given.app.conf.broker_transport_options or {}).get("confirm_publish") is False:
-        yield _finding(
+        yield Finding(
             "publish_unconfirmed",
             "error",
             "confirm_publish is off (broker_transport_options): a message that is lost on its way to RabbitMQ counts as sent. "
@@ -176,7 +176,7 @@ def _queues(given: Given) -> Iterator[Finding]:
 def _outside(given: Given) -> Iterator[Finding]:
     found = [task for task in given.tasks if isinstance(task, ReliableTask) and not task.has_key_rule and _talks(task)]
     if found:
-        yield _finding(
+        yield Finding(
             "no_key_talks_outside",
             "warning",
             f"{_names(found)}: calls another system, and has no idempotency_key: a double click, a repeated webhook or a "
@@ -212,7 +212,3 @@ def _names(tasks: Iterable[Any]) -> str:
     names = [task.name for task in tasks]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def _finding(code: str, severity: Severity, message: str) -> Finding:
-    return Finding(code=code, severity=severity, message=message)

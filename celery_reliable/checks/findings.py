@@ -8,7 +8,7 @@ from typing import Literal
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One danger. ``code`` is stable; ``message`` says what is wrong, what will come of it, and what to do.
 

@@ -29,7 +29,7 @@ def live_findings(app: Celery) -> list[Finding]:
         found = store_findings(app)
     except StoreError as exc:
         return [
-            _finding(
+            Finding(
                 "store_down", "error", f"the store does not answer: {exc}. Start it, or correct reliable_store_url."
             )
         ]
@@ -37,7 +37,7 @@ def live_findings(app: Celery) -> list[Finding]:
         sight = sight_of(app)
     except internals.away() as exc:
         text = f"the broker does not answer: {exc}. Start it, or correct broker_url."
-        return [*found, _finding("broker_down", "error", text)]
+        return [*found, Finding("broker_down", "error", text)]
     try:
         fleet = look(app, sight=sight)
     finally:
@@ -54,7 +54,7 @@ def store_finding(text: str) -> Finding:
     """Return a finding of a store, which is a sentence, with its code."""
     code = next((code for words, code in _CODES if words in text), "store_finding")
     severity: Severity = "warning" if code == "store_volatile" else "error"
-    return _finding(code, severity, f"store: {text}.")
+    return Finding(code, severity, f"store: {text}.")
 
 
 def _cache(app: Celery) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def _cache(app: Celery) -> Iterator[Finding]:
         locations = [one.get("LOCATION") for one in settings.CACHES.values()]
         flat = [place for one in locations for place in (one if isinstance(one, list | tuple) else [one])]
         if url.rstrip("/") in {str(place).rstrip("/") for place in flat}:
-            yield _finding(
+            yield Finding(
                 "store_is_cache",
                 "error",
                 "the store is the Redis database of a Django cache: cache.clear() there forgets every job. Give "
@@ -83,7 +83,7 @@ def _timeouts(app: Celery) -> Iterator[Finding]:
     timeout = timeout_of(app.amqp.queues.values())
     limit, task = longest_limit(app)
     if limit > timeout:
-        yield _finding(
+        yield Finding(
             "consumer_timeout_short",
             "warning",
             f"{task} may run for {limit:g} s, and RabbitMQ takes a message back after {timeout:g} s (consumer_timeout): the task "
@@ -106,7 +106,7 @@ def _clocks(fleet: Fleet) -> Iterator[Finding]:
     wrong = {host: seconds for host, seconds in off.items() if abs(seconds) > _SKEW}
     if wrong:
         shown = ", ".join(f"{host} by {-seconds:+.0f} s" for host, seconds in list(wrong.items())[:_NAMED])
-        yield _finding(
+        yield Finding(
             "clock_skew",
             "warning",
             f"clocks differ from the store's: {shown}. Leases do not mind, but every ETA, expiry and log line of that host is "
@@ -122,7 +122,7 @@ def _versions(fleet: Fleet) -> Iterator[Finding]:
                 hosts[one.sign.versions[what]].append(one.sign.node)
         if len(hosts) > 1:
             shown = "; ".join(f"{version}: {', '.join(nodes[:_NAMED])}" for version, nodes in sorted(hosts.items()))
-            yield _finding(
+            yield Finding(
                 "mixed_versions",
                 "warning",
                 f"the fleet runs several versions of {what} ({shown}). During a deploy that is as it must be; after one, workers "
@@ -133,7 +133,7 @@ def _versions(fleet: Fleet) -> Iterator[Finding]:
 def _stuck(fleet: Fleet) -> Iterator[Finding]:
     wrong = [one for one in fleet.workers if one.state in {"stuck", "silent", "broker_down", "store_down"}]
     if wrong:
-        yield _finding(
+        yield Finding(
             "worker_stuck",
             "error",
             f"{_workers(wrong)}: takes no work. Look at its log, then restart it: what it holds comes back by its lease.",
@@ -148,7 +148,7 @@ def _workers(workers: list[WorkerState]) -> str:
 def _unconsumed(fleet: Fleet) -> Iterator[Finding]:
     for queue in fleet.queues:
         if queue.waiting and not fleet.consumers_of(queue.name) and not queue.consumers:
-            yield _finding(
+            yield Finding(
                 "queue_unconsumed",
                 "error",
                 f"{queue.waiting} messages wait in queue {queue.name}, and no worker consumes it: they wait for ever. Start a "
@@ -158,13 +158,9 @@ def _unconsumed(fleet: Fleet) -> Iterator[Finding]:
 
 def _leaderless(fleet: Fleet) -> Iterator[Finding]:
     if fleet.followers and fleet.leader is None:
-        yield _finding(
+        yield Finding(
             "no_leader",
             "error",
             f"{len(fleet.followers)} beats run and none leads: nothing on the schedule fires. Within a lease one should; look at "
             "their logs, and whether they reach the store.",
         )
-
-
-def _finding(code: str, severity: Severity, message: str) -> Finding:
-    return Finding(code=code, severity=severity, message=message)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.checks.findings import Finding
 from celery_reliable.runtime import runtime_of
 
 if TYPE_CHECKING:
@@ -39,16 +39,17 @@ def _of_results(app: Celery) -> Iterator[Finding]:
     if not app.conf.result_backend or app.conf.task_ignore_result:
         return
     if not given:
-        yield _finding(
+        yield Finding(
             "results_kept_for_ever",
+            "error",
             f"result_expires is {given!r}: results are never removed, and the backend grows with every task. Set it to the "
             "longest time after which somebody still asks for a result, such as 86400, or ignore_result for tasks of which "
             "nobody does.",
-            severity="error",
         )
     elif _seconds(given) > _YEAR:
-        yield _finding(
+        yield Finding(
             "results_kept_too_long",
+            "warning",
             f"result_expires is {_days(_seconds(given))}: results of that time are all kept. Set it to the longest time after "
             "which somebody still asks for one.",
         )
@@ -60,22 +61,25 @@ def _seconds(given: Any) -> float:
 
 def _of_letters(settings: Settings) -> Iterator[Finding]:
     if settings.dead_letter_ttl > _YEAR:
-        yield _finding(
+        yield Finding(
             "letters_kept_too_long",
+            "warning",
             f"reliable_dead_letter_ttl is {_days(settings.dead_letter_ttl)}: a call that old is seldom worth a replay, and its "
             "arguments are kept that long, personal data included. Set it to some weeks, and export what has to be kept longer "
             "(`dlq list --json`).",
         )
     if settings.dead_letter_max > _MOST_LETTERS:
-        yield _finding(
+        yield Finding(
             "letters_too_many",
+            "warning",
             f"reliable_dead_letter_max is {settings.dead_letter_max:,}: at some 2 KB each these are "
             f"{settings.dead_letter_max * 2 / 1e6:,.0f} GB of the store's memory before the oldest go. Set it to what the store "
             "can hold.",
         )
     if settings.park_ttl > _LONGEST_PARKED:
-        yield _finding(
+        yield Finding(
             "parked_too_long",
+            "warning",
             f"reliable_park_ttl is {_days(settings.park_ttl)}: for so long nobody is told of a call whose task does not exist. "
             "Set it to the longest time that a deploy takes.",
         )
@@ -84,8 +88,9 @@ def _of_letters(settings: Settings) -> Iterator[Finding]:
 def _of_keys(settings: Settings, tasks: dict[str, Settings]) -> Iterator[Finding]:
     for where, ttl in _differing(settings, tasks, "idempotency_ttl"):
         if ttl > _YEAR:
-            yield _finding(
+            yield Finding(
                 "keys_kept_too_long",
+                "warning",
                 f"{where}idempotency_ttl is {_days(ttl)}: every finished key is kept that long, some {_BYTES_OF_A_KEY} bytes each, "
                 f"{_BYTES_OF_A_KEY * ttl / _DAY / 1e9 * 1e6:,.0f} GB at a million a day, and results beside them. Set it to the "
                 "longest time after which the same call may be made again, or use the inbox, whose markers lie in your database.",
@@ -96,8 +101,9 @@ def _of_retries(settings: Settings, tasks: dict[str, Settings]) -> Iterator[Find
     for where, most in _differing(settings, tasks, "max_retries"):
         name = where.removeprefix("task ").partition(":")[0]
         if most > _MOST_RETRIES and tasks.get(name, settings).retry_for is None and name != "celery.chord_unlock":
-            yield _finding(
+            yield Finding(
                 "retries_unbounded",
+                "warning",
                 f"{where}max_retries is {most:,} and retry_for is not set: a call that always fails is never a dead letter that "
                 "somebody sees. Set retry_for to the time after which it is too late anyway.",
             )
@@ -114,7 +120,3 @@ def _differing(settings: Settings, tasks: dict[str, Settings], name: str) -> Ite
 
 def _days(seconds: float) -> str:
     return f"{seconds / _DAY:,.0f} days"
-
-
-def _finding(code: str, message: str, *, severity: Severity = "warning") -> Finding:
-    return Finding(code=code, severity=severity, message=message)
