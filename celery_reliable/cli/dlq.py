@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from celery_reliable.app_letters import letters_of
 from celery_reliable.cli import progress, screens
 from celery_reliable.cli.dlq_groups import groups, silence, unsilence
 from celery_reliable.cli.dlq_runs import cancel, pause, resume, runs, work
-from celery_reliable.cli.letters import friendly_errors, json_option, letters_of, only, who
+from celery_reliable.cli.letters import friendly_errors, json_option, only, who
 from celery_reliable.cli.options import (
     STATUSES,
     filter_of,

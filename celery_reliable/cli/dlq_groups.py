@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from celery_reliable.app_letters import letters_of
 from celery_reliable.cli import group_screens, screens
-from celery_reliable.cli.letters import friendly_errors, json_option, letters_of, who
+from celery_reliable.cli.letters import friendly_errors, json_option, who
 from celery_reliable.cli.options import filter_of, filter_options
 from celery_reliable.dead_letters.silences import Silence, Silences, is_silent
 from celery_reliable.runtime import runtime_of

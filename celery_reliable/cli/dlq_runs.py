@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_reliable.app_letters import letters_of
 from celery_reliable.cli import run_screens, screens
-from celery_reliable.cli.letters import friendly_errors, json_option, letters_of, who
+from celery_reliable.cli.letters import friendly_errors, json_option, who
 from celery_reliable.cli.progress import Outcome
 from celery_reliable.dead_letters import Report, Step
 from celery_reliable.dead_letters.runs import Replayed, Run, Runner, Runs

@@ -1,4 +1,4 @@
-"""Open the dead letters of an app for an operator, and say in one line what goes wrong."""
+"""Find one dead letter for an operator, name who asks, and say in one line what goes wrong."""
 
 from __future__ import annotations
 
@@ -6,103 +6,19 @@ import getpass
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
-from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError, OperationalError
+from kombu.exceptions import OperationalError
 
-from celery_reliable import internals
 from celery_reliable.cli import screens
-from celery_reliable.dead_letters import DeadLetter, DeadLetters, arguments_of
-from celery_reliable.errors import IncompatiblePayload, ReliableError
-from celery_reliable.payloads import VERSION_HEADER, Envelope, RawMessage
-from celery_reliable.runtime import runtime_of
-from celery_reliable.task import ReliableTask, publish_envelope
-
-if TYPE_CHECKING:
-    from celery import Celery
+from celery_reliable.dead_letters import DeadLetter, DeadLetters
+from celery_reliable.errors import ReliableError
 
 _GO_ON: Final = "Nothing is lost: run the same command again to go on."
 _IDS_SHOWN: Final = 5
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
-
-
-def letters_of(app: Celery) -> DeadLetters:
-    """Return the dead letters of an app, its task modules imported so that its tasks are known."""
-    app.loader.import_default_modules()
-    return known_letters_of(app)
-
-
-def known_letters_of(app: Celery) -> DeadLetters:
-    """Return the dead letters of an app whose task modules are imported already."""
-    runtime = runtime_of(app)
-    return DeadLetters(
-        runtime.store,
-        events=runtime.events,
-        publish=partial(_publish, app),
-        publish_raw=partial(_publish_raw, app),
-        objection=partial(_objection, app),
-        fingerprint=partial(_fingerprint, app),
-    )
-
-
-def _publish(app: Celery, envelope: Envelope) -> None:
-    """Publish one call, saying of which letter it could not be done when the call itself is at fault."""
-    try:
-        publish_envelope(app, envelope)
-    except (EncodeError, DecodeError, ContentDisallowed, TypeError, ValueError) as exc:
-        raise ReliableError(
-            f"task {envelope.task} as {envelope.task_id} cannot be published: {exc!r}. Its letter stays replaying: "
-            "discard it, or leave it out with --status dead."
-        ) from exc
-
-
-def _publish_raw(app: Celery, raw: RawMessage) -> None:
-    """Put a message back into its queue as it was."""
-    with app.connection_for_write() as connection:
-        try:
-            connection.connect()
-            internals.put_back(connection.default_channel, raw, headers=raw.headers)
-        except internals.away() as exc:
-            raise OperationalError(str(exc)) from exc
-
-
-def _objection(app: Celery, envelope: Envelope) -> str:
-    """Say why this app's code could not run a call; "" when it could."""
-    task: Any = app.tasks.get(envelope.task)  # Any: celery-types does not know `__header__`
-    if task is None:
-        return "no such task is registered here (see `imports` and `include`)"
-    version = _version_of(envelope)
-    if version > getattr(task, "payload_version", 1):
-        return f"it has payload version {version}, and this code knows up to {task.payload_version}"
-    found = arguments_of(envelope)
-    if found is None:
-        return ""
-    try:
-        if not isinstance(task, ReliableTask):
-            task.typing and task.__header__(*found[0], **found[1])
-        elif task.checks_arguments:
-            task.check_arguments(*found, version=version)
-    except (TypeError, IncompatiblePayload) as exc:
-        return f"the arguments do not fit it ({exc})"
-    return ""
-
-
-def _fingerprint(app: Celery, envelope: Envelope) -> str:
-    """Return the fingerprint of an edited call, so that its key compares what will run."""
-    task, found = app.tasks.get(envelope.task), arguments_of(envelope)
-    if not isinstance(task, ReliableTask) or found is None:
-        return ""
-    try:
-        return task.fingerprint_of(task.bound(*found, version=_version_of(envelope)))
-    except (TypeError, ReliableError):  # a forced misfit: nothing to compare
-        return ""
-
-
-def _version_of(envelope: Envelope) -> int:
-    return (envelope.options.get("headers") or {}).get(VERSION_HEADER) or 1
 
 
 @contextmanager

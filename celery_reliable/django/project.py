@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from celery_reliable.cli.letters import known_letters_of
+from celery_reliable.app_letters import known_letters_of
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.internals import loaded_app
 from celery_reliable.runtime import runtime_of

@@ -13,7 +13,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from celery_reliable import Transient
-from celery_reliable.cli.letters import letters_of
+from celery_reliable.app_letters import letters_of
 from celery_reliable.errors import BlobLost
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job

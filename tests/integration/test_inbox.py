@@ -16,12 +16,11 @@ import sqlalchemy
 
 from celery_reliable.contrib.sqlalchemy import metadata, transaction
 from celery_reliable.inbox import Claim, once_committed
-from celery_reliable.runtime import forget_runtime
 from celery_reliable.stores.base import Job
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.testing import servers
 from tests.integration.apps.inbox_worker import PAYMENTS, app_of, engine_of
-from tests.integration.apps.jobs import QUICK, RESTORING
+from tests.integration.apps.jobs import QUICK, RESTORING, client
 from tests.integration.apps.stage import Stage
 
 if TYPE_CHECKING:
@@ -84,11 +83,8 @@ def stage(module_redis: servers.RedisServer, tmp_path: Path) -> Stage:
 @pytest.fixture
 def app(stage: Stage) -> Iterator[Celery]:
     """The app of the stage."""
-    app = app_of(stage)
-    yield app
-    forget_runtime(app)
-    app.backend.result_consumer.subscribed_to.clear()
-    app.close()
+    with client(stage, make=app_of) as app:
+        yield app
 
 
 def test_a_run_after_the_commit_reports_what_was_committed(

@@ -16,7 +16,7 @@ from celery import chord
 from celery.exceptions import ChordError, NotRegistered
 
 from celery_reliable import Permanent
-from celery_reliable.cli.letters import letters_of
+from celery_reliable.app_letters import letters_of
 from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.errors import ReplayRefused
 from celery_reliable.parking import Kind, Parked, Parking

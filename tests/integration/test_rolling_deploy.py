@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chain, chord, group
 
-from celery_reliable.cli.letters import letters_of
+from celery_reliable.app_letters import letters_of
 from tests.integration.apps.jobs import QUICK
 from tests.integration.apps.release import release
 from tests.integration.apps.stage import Stage

@@ -20,9 +20,8 @@ from sqlalchemy.orm import Session
 from celery_reliable import ReliableTask, Transient
 from celery_reliable.contrib.sqlalchemy import fenced_update, insert_once, transition
 from celery_reliable.errors import ConfigurationError, LeaseLost
-from celery_reliable.runtime import forget_runtime
 from celery_reliable.testing import drain_all, in_memory, servers
-from tests.integration.apps.jobs import QUICK, RESTORING
+from tests.integration.apps.jobs import QUICK, RESTORING, client
 from tests.integration.apps.parcels.tables import Base, Parcel, Receipt, Stop
 from tests.integration.apps.sink_worker import app_of
 from tests.integration.apps.stage import Stage
@@ -270,11 +269,8 @@ def stage(module_redis: servers.RedisServer, tmp_path: Path) -> Stage:
 @pytest.fixture
 def app(stage: Stage) -> Iterator[Celery]:
     """The app of the stage."""
-    app = app_of(stage)
-    yield app
-    forget_runtime(app)
-    app.backend.result_consumer.subscribed_to.clear()
-    app.close()
+    with client(stage, make=app_of) as app:
+        yield app
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)

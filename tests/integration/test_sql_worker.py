@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_reliable.cli.letters import letters_of
+from celery_reliable.app_letters import letters_of
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.stores.sql import open_sql_store

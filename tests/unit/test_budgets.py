@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import celery_reliable
 from celery_reliable import ConfigurationError
 from celery_reliable.flow.budgets import FLOOR, POSTPONED, Budgets
+from tests.docs_scripts import load_script
 from tests.unit.meeting import MeetingNotes
 from tests.unit.test_task import job_task, make_app
-
-DOCS = Path(celery_reliable.__file__).parents[1] / "docs"
 
 
 @dataclass
@@ -113,19 +107,9 @@ def test_a_share_is_between_nothing_and_all(share: Any) -> None:
 # --- the outage
 
 
-def _simulation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulate_outage", DOCS / "simulate_outage.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_an_outage_with_5000_waiting_jobs_bears_little_on_the_dependency() -> None:
     """Five minutes, seed 7. The picture in the documentation is this one."""
-    simulation = _simulation()
+    simulation = load_script("simulate_outage")
     outcomes = simulation.play()
     alone, budget, both = outcomes.values()
     assert (alone.failed, alone.dead) == (6 * simulation.JOBS, simulation.JOBS)

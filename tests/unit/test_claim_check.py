@@ -11,7 +11,7 @@ import pytest
 from celery import Celery, chain, group
 
 from celery_reliable import ConfigurationError, DuplicateTask, Permanent, ReliableTask, Transient
-from celery_reliable.cli.letters import letters_of
+from celery_reliable.app_letters import letters_of
 from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.errors import BlobLost
 from celery_reliable.payloads import ARGUMENTS_HEADER, Envelope

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shlex
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pytest
@@ -24,9 +22,9 @@ from celery_reliable.events import EVENTS
 from celery_reliable.retries.table import RULES
 from celery_reliable.settings import describe
 from celery_reliable.testing import pytest_plugin
+from tests.docs_scripts import DOCS, load_script
 
 ROOT = Path(celery_reliable.__file__).parents[1]
-DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
 PICTURES = sorted((DOCS / "_static").glob("*.svg"))
 
@@ -35,17 +33,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"")
 SETTING_LIKE = re.compile(r"(?<!\w)reliable_[a-z_]*[a-z]")
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATED: dict[Path, str] = _generator().pages()
+GENERATED: dict[Path, str] = load_script("generate").pages()
 
 
 def name_of(path: Path) -> str:

@@ -54,9 +54,9 @@ def make_app(stage: Stage, *, task_cls: bool = False, **conf: Any) -> Celery:
 
 
 @contextlib.contextmanager
-def client(stage: Stage, **conf: Any) -> Iterator[Celery]:
+def client(stage: Stage, *, make: Callable[..., Celery] = make_app, **conf: Any) -> Iterator[Celery]:
     """An app to submit with, closed at the end."""
-    app = make_app(stage, **conf)
+    app = make(stage, **conf)
     try:
         yield app
     finally:
