@@ -71,7 +71,7 @@ def take_account(app: Celery, *, sent: int) -> Account:
 
 
 def _reasons(app: Celery) -> Iterator[str]:
-    from celery_reliable.app_letters import letters_of  # noqa: PLC0415  # the command line is not needed before
+    from celery_reliable.app_letters import letters_of  # noqa: PLC0415  # needed at the end only
 
     for letter in letters_of(app).search():
         yield letter.reason
