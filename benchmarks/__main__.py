@@ -33,8 +33,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "parts", nargs="*", metavar="PART", help=f"some of {', '.join(_PARTS)}; by default all, written"
     )
-    parser.add_argument("--rounds", type=int, default=7, help="of throughput (default 7)")
-    parser.add_argument("--jobs", type=int, default=2000, help="in each round (default 2000)")
+    parser.add_argument("--rounds", type=int, default=30, help="of throughput (default 30)")
+    parser.add_argument("--jobs", type=int, default=400, help="in each round (default 400)")
     parser.add_argument("--letters", type=int, default=100_000, help="dead letters in the store (default 100000)")
     parsed = parser.parse_args()
     parsed.parts = parsed.parts or list(_PARTS)
@@ -64,7 +64,7 @@ def _measure(
         case "letters":
             yield from operating.letters(broker, kept=wanted.letters, replayed=2000)
         case "probe":
-            yield from _probe(broker, rounds=3 * wanted.rounds)
+            yield from _probe(broker, rounds=20)
         case _:
             yield from _throughput(part, wanted, broker, notes)
 

@@ -6,7 +6,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,6 +63,20 @@ def make_app(case: Case, *, broker: str, store: str, journal: str | None = None)
     for body in bodies:
         app.task(body, name=body.__name__, shared=False, lazy=False, **options)
     return app
+
+
+def database(url: str, number: int) -> str:
+    """Return the URL of another database of a Redis: kombu lends the connections of one URL to every application."""
+    return f"{url.rpartition('/')[0]}/{number}"
+
+
+def enqueue(case: Case, task: str, *, url: str, numbers: Iterable[int]) -> None:
+    """Submit jobs, as an application would."""
+    app = make_app(case, broker=url, store=url)
+    submit = app.tasks[task].apply_async
+    for number in numbers:
+        submit((number,))
+    close_app(app)
 
 
 def close_app(app: Celery) -> None:

@@ -10,10 +10,9 @@ from contextlib import closing
 
 import redis
 
-from benchmarks.cases import NO_OP, PLAIN, Case
+from benchmarks.cases import NO_OP, PLAIN, Case, enqueue
 from benchmarks.fleet import worker
 from benchmarks.machine import memory
-from benchmarks.throughput import enqueue
 from celery_reliable.stores import open_store
 from celery_reliable.stores.base import Job, Run, Store
 from celery_reliable.stores.redis_keys import Keys

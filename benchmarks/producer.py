@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.cases import NO_OP, PLAIN, Case, close_app, make_app
+from benchmarks.cases import NO_OP, PLAIN, Case, close_app, database, make_app
 from celery_reliable.testing.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def measure(*, cases: Sequence[Case], redis: RedisServer, batches: int) -> Produ
     """Let all cases take turns, batch by batch, in one process, on one server for broker and store."""
     redis.flush()
     everybody = (PLAIN, *cases)
-    apps = {case.name: make_app(case, broker=redis.url, store=redis.url) for case in everybody}
+    urls = {case.name: database(redis.url, number) for number, case in enumerate(everybody)}
+    apps = {case.name: make_app(case, broker=urls[case.name], store=urls[case.name]) for case in everybody}
     tasks = {name: app.tasks[NO_OP] for name, app in apps.items()}
     times: dict[str, list[tuple[float, float]]] = {case.name: [] for case in everybody}
     for number in range(batches):

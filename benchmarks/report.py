@@ -14,8 +14,9 @@ _HEAD = """\
 
 Written by `make bench`. Plain Celery has the same crash-safe settings (late ack, reject on worker lost, prefetch 1) and
 runs interleaved with ours on the same broker, hiredis on both sides, results ignored, prefork with two children.
-Throughput is the median of the ratios of each round; a round is an equal number of jobs, enqueued before the worker
-starts and counted by appends to a file. Store calls and commands are counted on a Redis of the store's own.
+Throughput is the median of the ratios of each round: all workers stay up and take turns, each with an equal number of
+jobs that wait when it goes on, counted by appends to a file. Store calls and commands are counted on a Redis of the
+store's own.
 """
 
 
@@ -51,10 +52,11 @@ def as_markdown(figures: Iterable[Figure], *, notes: Iterable[str] = (), head: s
 
 
 def spread(ratios: Mapping[str, list[float]], *, foreign: float) -> str:
-    """Return how far the rounds lay apart, and how much the machine did for others meanwhile."""
-    wide = ", ".join(f"{name} {min(found):.2f} to {max(found):.2f}" for name, found in ratios.items())
+    """Return how far the middle half of the rounds lay apart, and how much the machine did for others meanwhile."""
+    quarters = {name: statistics.quantiles(found, n=4) for name, found in ratios.items()}
+    wide = ", ".join(f"{name} {low:.2f} to {high:.2f}" for name, (low, _, high) in quarters.items())
     rounds = statistics.mode(len(found) for found in ratios.values())
     return (
-        f"Over {rounds} rounds: {wide}. Other programs used up to {foreign:.0%} of the machine; above a tenth or so the "
+        f"The middle half of {rounds} rounds: {wide}. Other programs used {foreign:.0%} of the machine; above a tenth or so the "
         "ratios say more about them than about us."
     )

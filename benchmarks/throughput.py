@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from benchmarks.cases import PLAIN, Case, close_app, make_app
-from benchmarks.fleet import worker
+from benchmarks.cases import PLAIN, Case, close_app, database, make_app
+from benchmarks.fleet import Worker, worker
 from benchmarks.machine import usage
 from celery_reliable.testing.servers import RedisServer
 
-_WARM_UP = 0.1  # share of the jobs that ran before the children had opened connections and loaded scripts
+if TYPE_CHECKING:
+    from celery import Celery
+
+_WARM_UP = 0.1  # share of a slice's jobs that ran before both children were busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,52 +48,87 @@ class Throughput:
         return statistics.median(self.ratios(case))
 
     def cpu_ratio(self, case: Case) -> float:
-        """Return the median ratio of the worker's CPU time a job, main process and children, to plain Celery's."""
-        pairs = zip(self.rates[case.name], self.rates[PLAIN.name], strict=True)
-        return statistics.median(
-            (ours.parent + ours.children) / (plain.parent + plain.children) for ours, plain in pairs
+        """Return the ratio of the worker's CPU time a job, main process and children, to plain Celery's."""
+        ours, plain = (
+            sum(rate.parent + rate.children for rate in self.rates[name]) for name in (case.name, PLAIN.name)
         )
+        return ours / plain
 
     @property
     def foreign(self) -> float:
-        """Return the largest share of the machine that other programs used in a run."""
-        return max(rate.foreign for rates in self.rates.values() for rate in rates)
+        """Return the median share of the machine that other programs used."""
+        return statistics.median(rate.foreign for rates in self.rates.values() for rate in rates)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A running worker, and the application that submits to it."""
+
+    case: Case
+    app: Celery
+    worker: Worker
+    server: int  # pid of the broker
+
+    def run(self, task: str, *, jobs: int) -> Rate:
+        """Let the jobs wait in the queue, then let the worker have them: the two do not compete."""
+        before = len(self.worker.wait_for(0))
+        with self._paused():
+            submit = self.app.tasks[task].apply_async
+            for number in range(before, before + jobs):  # a declared key must be new
+                submit((number,))
+        return self._watch(before, jobs)
+
+    def _watch(self, before: int, jobs: int) -> Rate:
+        seen = before + int(jobs * _WARM_UP)
+        self.worker.wait_for(seen)
+        pids = (*self.worker.pids, self.server, os.getpid())
+        start, seen = usage(pids), len(self.worker.wait_for(0))
+        moments = self.worker.wait_for(before + jobs)
+        end = usage(pids)
+        timed = moments[seen:]
+        spent = [late - early for late, early in zip(end.processes, start.processes, strict=True)]
+        return Rate(
+            jobs=(len(timed) - 1) * 1e9 / (timed[-1] - timed[0]),
+            parent=spent[0] / len(timed),
+            children=sum(spent[1:-2]) / len(timed),
+            foreign=end.foreign_since(start),
+        )
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        self.worker.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.worker.process.send_signal(signal.SIGCONT)
 
 
 def measure(task: str, *, cases: Sequence[Case], redis: RedisServer, jobs: int, rounds: int) -> Throughput:
-    """Run every case in each round, in the opposite order every other round."""
-    everybody = (PLAIN, *cases)
-    rates: dict[str, list[Rate]] = {case.name: [] for case in everybody}
-    for number in range(rounds):
-        for case in everybody if number % 2 == 0 else reversed(everybody):
-            rates[case.name].append(run(case, task, redis=redis, jobs=jobs))
+    """Give each worker a slice of jobs in turn, in the opposite order every other round.
+
+    All workers stay up, one works at a time: slices of half a second meet the same weather on a shared machine,
+    where runs of several seconds, each with a start of its own, differed by a third from one to the next.
+    """
+    rates: dict[str, list[Rate]] = {case.name: [] for case in (PLAIN, *cases)}
+    redis.flush()
+    with ExitStack() as stack:
+        contenders = [
+            stack.enter_context(_contender(case, number, redis)) for number, case in enumerate((PLAIN, *cases))
+        ]
+        for contender in contenders:
+            contender.run(task, jobs=jobs)  # opens connections, loads scripts
+        for number in range(rounds):
+            for contender in contenders if number % 2 == 0 else reversed(contenders):
+                rates[contender.case.name].append(contender.run(task, jobs=jobs))
     return Throughput(task, rates)
 
 
-def run(case: Case, task: str, *, redis: RedisServer, jobs: int) -> Rate:
-    """Enqueue, then start the worker, so that the two do not compete; broker and store are one server."""
-    redis.flush()
-    enqueue(case, task, url=redis.url, numbers=range(jobs))
-    with worker(case, broker=redis.url, store=redis.url) as running:
-        running.wait_for(int(jobs * _WARM_UP))
-        pids = (*running.pids, redis.pid, os.getpid())
-        before, seen = usage(pids), len(running.wait_for(0))
-        moments = running.wait_for(jobs)
-        after = usage(pids)
-    timed = moments[seen:]
-    spent = [late - early for late, early in zip(after.processes, before.processes, strict=True)]
-    return Rate(
-        jobs=(len(timed) - 1) * 1e9 / (timed[-1] - timed[0]),
-        parent=spent[0] / len(timed),
-        children=sum(spent[1:-2]) / len(timed),
-        foreign=after.foreign_since(before),
-    )
-
-
-def enqueue(case: Case, task: str, *, url: str, numbers: Iterable[int]) -> None:
-    """Submit the jobs, as an application would."""
+@contextmanager
+def _contender(case: Case, number: int, redis: RedisServer) -> Iterator[Contender]:
+    url = database(redis.url, number)
     app = make_app(case, broker=url, store=url)
-    submit = app.tasks[task].apply_async
-    for number in numbers:
-        submit((number,))
-    close_app(app)
+    try:
+        with worker(case, broker=url, store=url) as running:
+            yield Contender(case, app, running, redis.pid)
+    finally:
+        close_app(app)

@@ -350,6 +350,40 @@ def outlive_connection(channel: Any, *, successor: Callable[[], Any]) -> None:
     channel._get_pool, channel._lookup = get_pool, lookup  # noqa: SLF001
 
 
+def reuse_client(channel: Any) -> None:
+    """Let a Redis channel keep one client of its pool; other channels are left as they are.
+
+    kombu (5.7, ``conn_or_acquire``) makes a `redis.Redis` for each command, twice a message in a worker: a sixth of what
+    its main process does. A client holds no connection of its own, only the pool, and may be shared by threads.
+    """
+    make = getattr(channel, "_create_client", None)
+    if make is None or "_create_client" in vars(channel):
+        return
+    kept: list[Any] = []
+
+    def create_client(asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002  # kombu's signature
+        if asynchronous:
+            return make(asynchronous=True)
+        if not kept or kept[0].connection_pool is not channel.pool:
+            kept[:] = [make()]
+        return kept[0]
+
+    channel._create_client = create_client  # noqa: SLF001
+
+
+@contextmanager
+def publishing(app: Celery, producer: Producer | None) -> Iterator[Producer]:
+    """Lend a producer whose channel makes no client for each message (`reuse_client`), as ``Celery.send_task`` would.
+
+    A connection of the pool keeps its channel in ``_default_channel`` (5.7); before its first message it has none.
+    """
+    with app.producer_or_acquire(producer) as lent:
+        channel = getattr(lent.__connection__, "_default_channel", None)
+        if channel is not None:
+            reuse_client(channel)
+        yield lent
+
+
 def is_connected(channel: Any) -> bool:
     """Tell whether a virtual channel still belongs to a connection: kombu (5.7) takes away both references."""
     return getattr(getattr(channel, "connection", None), "client", None) is not None

@@ -540,9 +540,7 @@ def _facts(call: Call, identity: Identity) -> dict[str, Any]:
 def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool = True) -> AsyncResult[Any]:
     options = {**runtime.publish_options, **call.options, "headers": _headers(call, identity)}
     try:
-        result: AsyncResult[Any] = Task.apply_async(
-            call.task, call.args, call.kwargs, task_id=identity.task_id, **options
-        )
+        result = _sent(call, identity.task_id, options)
     except Exception as exc:  # whatever stops a publish: the caller is told no, so the job must not run
         if withdraw:
             _withdraw(call, identity, cause=exc, runtime=runtime)
@@ -550,6 +548,13 @@ def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool
     if identity.job.kind == "declared" and not runtime.ledger:
         _confirm(identity, runtime=runtime)
     return result
+
+
+def _sent(call: Call, task_id: str, options: dict[str, Any]) -> AsyncResult[Any]:
+    if "connection" in options or "publisher" in options:  # Celery finds out what to publish with
+        return Task.apply_async(call.task, call.args, call.kwargs, task_id=task_id, **options)
+    with internals.publishing(call.task.app, options.pop("producer", None)) as producer:
+        return Task.apply_async(call.task, call.args, call.kwargs, task_id=task_id, producer=producer, **options)
 
 
 def _headers(call: Call, identity: Identity) -> dict[str, Any]:

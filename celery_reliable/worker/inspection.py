@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from celery_reliable import internals, keys
@@ -27,8 +28,7 @@ _LARGEST = 2**53
 _COUNTS: Final = ("retries", "replaced_task_nesting")
 _TEXTS: Final = ("root_id", "parent_id", "group", "shadow", "origin")
 _NO_LIMITS: Final = (None, [None, None])
-_NOTHING: Final[list[str]] = []
-_LISTS: Final = (list, type(None))
+_NONE: Final = type(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,13 @@ def inspect(incoming: Incoming, *, knows: Knows) -> Refusal | None:
     A message of which nothing but the task is unknown is ``unregistered``; one that names a newer payload version than
     the task has here is ``incompatible``. Both may run elsewhere. Everything else can run nowhere.
     """
+    if not incoming.failure and _is_ordinary(incoming) and knows(incoming.headers["task"]):
+        return None
     fields = fields_of(incoming)
     task, task_id = _name(fields.get("task")), _name(fields.get("id"))
     if incoming.failure:
         return Refusal("undecodable", incoming.failure, task, task_id)
-    problem = "" if _is_ordinary(incoming) else next(_problems(incoming, fields), "")
+    problem = next(_problems(incoming, fields), "")
     if problem:
         return Refusal("invalid", problem, task, task_id)
     version, known = fields.get(VERSION_HEADER) or 1, knows(task)
@@ -125,23 +127,35 @@ def _is_ordinary(incoming: Incoming) -> bool:
     headers, body = incoming.headers, incoming.body
     if type(headers) is not dict or type(body) is not list or len(body) != _PARTS:
         return False
-    of = headers.get
+    if not _are_ordinary(tuple(headers), tuple(map(type, headers.values()))):
+        return False
     args, kwargs, embed = body
     return (
-        _is_plain(of("task"))
-        and _is_plain(of("id"))
-        and of("timelimit") in _NO_LIMITS
-        and of("eta") is of("expires") is of(VERSION_HEADER) is None
-        and all(type(of(name, 0)) is int and 0 <= of(name, 0) < _LARGEST for name in _COUNTS)
-        and all(of(name) is None or type(of(name)) is str for name in _TEXTS)
-        and type(of("stamped_headers", _NOTHING)) in _LISTS
-        and type(of("stamps", {})) is dict
+        _is_plain(headers["task"])
+        and _is_plain(headers["id"])
+        and headers.get("timelimit") in _NO_LIMITS
+        and 0 <= headers.get("retries", 0) < _LARGEST
+        and 0 <= headers.get("replaced_task_nesting", 0) < _LARGEST
         and type(args) is list
         and type(kwargs) is dict
-        and all(type(name) is str for name in kwargs)
+        and (not kwargs or all(type(name) is str for name in kwargs))
         and type(embed) is dict
         and embed.get("callbacks") is embed.get("errbacks") is embed.get("chain") is embed.get("chord") is None
-        and _is_ordinary_identity(of(keys.HEADER), of("id"))
+        and _is_ordinary_identity(headers.get(keys.HEADER), headers["id"])
+    )
+
+
+@lru_cache(maxsize=64)
+def _are_ordinary(names: tuple[Any, ...], types: tuple[type, ...]) -> bool:
+    """Look at what the headers of one producer's messages have in common: their names, and the types of the values."""
+    of = dict(zip(names, types, strict=True)).get
+    return (
+        of("task") is of("id") is str
+        and of("eta", _NONE) is of("expires", _NONE) is of(VERSION_HEADER, _NONE) is _NONE
+        and all(of(name, int) is int for name in _COUNTS)
+        and all(of(name, str) in (str, _NONE) for name in _TEXTS)
+        and of("stamped_headers", list) in (list, _NONE)
+        and of("stamps", dict) is dict
     )
 
 
@@ -150,8 +164,15 @@ def _is_ordinary_identity(header: object, task_id: object) -> bool:
         return True
     if type(header) is not dict or header.get("i") != task_id or header.get("k", "own") not in _KINDS:
         return False
-    numbers = all(type(header.get(name, 0)) is int and 0 <= header.get(name, 0) < _LARGEST for name in ("s", "l", "n"))
-    return numbers and _is_plain(header.get("key", "k")) and (header.get("f", "") == "" or _is_plain(header["f"]))
+    of = header.get
+    return (
+        type(of("s", 0)) is type(of("l", 0)) is type(of("n", 0)) is int
+        and 0 <= of("s", 0) < _LARGEST
+        and 0 <= of("l", 0) < _LARGEST
+        and 0 <= of("n", 0) < _LARGEST
+        and _is_plain(of("key", "k"))
+        and (of("f", "") == "" or _is_plain(header["f"]))
+    )
 
 
 def _is_plain(text: object) -> bool:

@@ -37,6 +37,7 @@ class Reconnecting(bootsteps.StartStopStep):
         """Prepare the new channel, then give back through it what was not running when the last one broke."""
         lost, self._channel = self._channel, parent.task_consumer.channel
         internals.outlive_connection(self._channel, successor=lambda: self._channel)
+        internals.reuse_client(self._channel)
         internals.restore_only_at_the_end(self._channel.qos)
         internals.mark_deliveries(self._channel.qos, name=TOKEN, mark=runtime_of(parent.app).new_token)
         internals.return_late_replies(self._channel)

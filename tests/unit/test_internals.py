@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery, Task, current_task
 from celery.app import trace
 from celery.backends.base import Backend, BaseBackend, DisabledBackend
@@ -195,6 +196,46 @@ def test_channel_makes_its_clients_of_its_pool() -> None:
     assert "self.pool" in inspect.getsource(Channel._create_client)
     assert "_get_pool()" in inspect.getsource(Channel.pool.fget)
     assert "self._lookup(" in inspect.getsource(Channel._do_restore_message)
+
+
+class _Pooled:
+    """What `internals.reuse_client` touches of a Redis channel."""
+
+    conn_or_acquire, _create_client = Channel.conn_or_acquire, Channel._create_client
+    Client = staticmethod(redis.Redis)
+
+    def __init__(self) -> None:
+        self.pool, self.async_pool = redis.ConnectionPool(), redis.ConnectionPool()
+
+
+def test_a_redis_channel_makes_a_client_for_each_command_unless_told_to_keep_it() -> None:
+    """``Channel.conn_or_acquire`` and ``_create_client``; a new pool gets a new client."""
+    channel: Any = _Pooled()
+
+    def client() -> Any:
+        with channel.conn_or_acquire() as found:
+            return found
+
+    assert client() is not client()
+    internals.reuse_client(channel)
+    first = client()
+    assert first is client()
+    channel.pool = redis.ConnectionPool()
+    assert client() is not first
+    assert client().connection_pool is channel.pool
+    assert channel._create_client(asynchronous=True).connection_pool is channel.async_pool
+
+
+def test_a_pooled_producer_is_lent_with_a_channel_that_keeps_its_client(task: Any) -> None:
+    """``Connection._default_channel``; on other transports nothing changes, and a producer that is given is used."""
+    with internals.publishing(task.app, None) as producer:
+        assert producer.channel is producer.connection._default_channel
+    with task.app.connection() as connection, task.app.amqp.Producer(connection) as mine:
+        connection._default_channel = channel = _Pooled()
+        with internals.publishing(task.app, mine) as lent:
+            assert lent is mine
+        assert channel._create_client() is channel._create_client()
+        connection._default_channel = None
 
 
 def test_closing_a_channel_restores_what_it_holds() -> None:
