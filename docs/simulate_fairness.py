@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from celery_reliable.flow.lanes import Lanes
+from celery_reliable.flow.lanes import Lanes, lane_of
 from celery_reliable.flow.turns import Turns
 from celery_reliable.settings.policies import FairQueue
 
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def longest(self) -> float:
-        """Return the longest wait of those that share no lane with the flood."""
+        """Return the longest wait."""
         return max(wait for _, wait in self.waited)
 
 
@@ -76,7 +76,8 @@ class Fleet:
     def __init__(self, case: Case) -> None:
         """Make the queues of a case."""
         self._case, self._random, self.outcome = case, random.Random(SEED), Outcome()
-        self._lanes = Lanes({QUEUE: FairQueue()})
+        self._now = 0.0
+        self._lanes = Lanes({QUEUE: FairQueue()}, clock=lambda: self._now)
         queues = self._lanes.expanded([QUEUE])
         self._waiting: dict[str, deque[tuple[Job, int]]] = {name: deque() for name in queues}
         self._turns = [Turns(queue_of=self._lanes.queue_of) for _ in range(WORKERS)]
@@ -105,6 +106,7 @@ class Fleet:
             yield now, self._random.choice(TENANTS)
 
     def _submit(self, tenant: str, now: float, number: int) -> None:
+        self._now = now
         queue = self._lanes.chosen(QUEUE, key=tenant, task_id=str(number)) if self._case.lanes else QUEUE
         self._waiting[queue].append((Job(tenant, now, queue), self._begun))
 
@@ -122,12 +124,10 @@ class Fleet:
     def _note(self, job: Job, now: float, overtaken: int) -> None:
         if job.tenant == FLOOD:
             return
-        wait = now - job.submitted
-        if self._case.lanes and job.queue == self._lanes.chosen(QUEUE, key=FLOOD, task_id=""):
-            self.outcome.shared.append(wait)
-            return
-        self.outcome.waited.append((job.submitted, wait))
+        self.outcome.waited.append((job.submitted, now - job.submitted))
         self.outcome.overtaken.append(overtaken)
+        if self._case.lanes and job.queue == lane_of(QUEUE, FairQueue(), key=FLOOD, task_id=""):
+            self.outcome.shared.append(now - job.submitted)
 
 
 def play() -> dict[Case, Outcome]:
@@ -167,10 +167,8 @@ def drawn(outcomes: Mapping[Case, Outcome]) -> str:
 
 
 def _words(one: Outcome) -> str:
-    shared = (
-        f"; {len(one.shared)} jobs share the flooded lane and wait up to {max(one.shared):.0f} s" if one.shared else ""
-    )
-    return f"others wait {_middle(one):.1f} s, at most {one.longest:.0f} s{shared}"
+    shared = f"; {len(one.shared)} of {len(one.waited)} jobs share its lane" if one.shared else ""
+    return f"the others wait {_middle(one):.1f} s, at most {one.longest:.0f} s{shared}"
 
 
 def _middle(one: Outcome) -> float:
