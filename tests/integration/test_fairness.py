@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from celery_reliable import QueueFull
 from celery_reliable.app_letters import letters_of
+from celery_reliable.cli.purge import purge_queue
 from celery_reliable.flow.lanes import ALLOWED, lane_names, lane_of
 from celery_reliable.settings.policies import FairQueue
+from celery_reliable.worker.broker import RedisBroker
+from celery_reliable.worker.recovery import LedgerSweep
 from tests.integration.apps.flow_jobs import add_tasks
 from tests.integration.apps.jobs import QUICK, client, letter, make_app
 from tests.integration.apps.stage import Stage
@@ -102,6 +107,25 @@ def _check_that_a_lane_is_kept(stage: Stage, label: str, *, tenant: str) -> None
         assert app.AsyncResult(again).get(timeout=DEADLINE) == tenant
     runs = [entry["queue"] for entry in stage.entries(label) if entry["tenant"] == tenant]
     assert runs == [lane_of(label, FairQueue(lanes=LANES), key=f"tenant:{tenant}", task_id="")] * 5
+
+
+def test_what_the_broker_loses_from_a_lane_comes_back_into_it(
+    module_redis: RedisServer, tmp_path: Path, label: str
+) -> None:
+    """The ledger knows the lane as any other queue, and looks for the oldest message there."""
+    stage = Stage.on(module_redis.url, directory=tmp_path, conf={"reliable_fair_queues": {label: {}}})
+    lane = lane_of(label, FairQueue(), key="tenant:a", task_id="")
+    with client(stage, make=app_on) as app, redis.Redis.from_url(stage.broker) as broker:
+        lost = app.tasks["owned"].apply_async((label, "a"), queue=label)
+        assert broker.delete(lane) == 1
+        app.tasks["owned"].apply_async((label, "waits"), queue=label)
+        with app.connection_for_write() as connection:
+            view = RedisBroker(connection.default_channel)
+            for _ in range(3):
+                LedgerSweep(app, quiet=0.0).look(view, queues={lane})
+            view.close()
+        assert [json.loads(raw)["headers"]["id"] for raw in broker.lrange(lane, 0, -1)] == [lost.id]
+        assert purge_queue(app, label) == 2
 
 
 def test_a_low_priority_is_served_below_a_stream_that_never_ends(

@@ -248,13 +248,13 @@ def test_a_low_priority_is_served_under_a_stream_of_higher_ones(seed: int) -> No
         broker.take(chance.randrange(workers))
     for number in range(position):
         broker.put("q", f"low {number + 1}", step=9)
-    begin, wanted = len(broker.taken), f"low {position}"
-    while wanted not in broker.taken[begin:]:
+    begin, wanted, round_ = len(broker.taken), f"low {position}", every * (len(STEPS) - 1 if rival else 1)
+    bound = round_ * (position - 1) + workers * (round_ - 1)
+    while wanted not in broker.taken[begin:] and len(broker.taken) - begin <= bound:
         for step in (0, *rival):  # none of them ever ends
             broker.put("q", "stream", step=step)
         broker.take(chance.randrange(workers))
-    round_ = every * (len(STEPS) - 1 if rival else 1)
-    assert len(broker.taken) - begin - 1 <= round_ * (position - 1) + workers * (round_ - 1)
+    assert broker.taken[-1] == wanted
 
 
 def test_a_flood_of_500_jobs_leaves_others_alone() -> None:
