@@ -10,6 +10,7 @@ from celery import bootsteps
 from celery_reliable import internals
 from celery_reliable.errors import StoreError
 from celery_reliable.flow.ages import Ages
+from celery_reliable.flow.lanes import Lanes
 from celery_reliable.keys import HEADER
 from celery_reliable.runtime import consumed_driver, runtime_of
 from celery_reliable.sight import Sight, sight_for
@@ -34,10 +35,9 @@ class TellingAges(bootsteps.StartStopStep):
     def create(self, parent: Any) -> None:
         """Hang the watch into the consumer; nothing connects yet."""
         self._consumer, self._runtime = parent, runtime_of(parent.app)
-        limits, lanes = self._runtime.settings.queue_limits or {}, self._runtime.lanes
-        consumed = list(parent.app.amqp.queues.consume_from)
-        owners = {name: name if lanes is None else lanes.queue_of(name) for name in consumed}
-        aged = [name for name, owner in owners.items() if owner in limits and limits[owner].age is not None]
+        limits, lanes = self._runtime.settings.queue_limits or {}, self._runtime.lanes or Lanes({})
+        consumed = [queue for queue in parent.app.amqp.queues.consume_from if queue in limits]
+        aged = lanes.expanded(queue for queue in consumed if limits[queue].age is not None)
         self._ages = Ages(self._runtime.store.notes, aged, now=self._runtime.store.now)
         self._background = Background(self._run, name="reliable-ages")
         self._sight: Sight | None = None

@@ -97,6 +97,18 @@ def test_a_worker_that_knows_less_takes_nothing_back() -> None:
     assert scene.believed() == pytest.approx(15.0)
 
 
+def test_the_oldest_of_several_lanes_counts_and_empty_ones_do_not() -> None:
+    """A lane in which nothing waits may have been silent for hours."""
+    scene = Scene()
+    for queue, seconds in (("silent", 1), ("old", 50), ("young", 90)):
+        ages = Ages(scene.notes, [queue], now=scene.now)
+        scene.clock = 100.0
+        ages.received(queue, scene.now() - (100 - seconds) * 1_000_000)
+        ages.tell()
+    loads = {"silent": Load(0), "old": Load(2), "young": Load(7), "unknown": Load(1)}
+    assert (scene.now() - oldest(scene.notes, loads)) / 1e6 == pytest.approx(50.0)
+
+
 @pytest.mark.parametrize("stamp", [0, -1, int((BEGIN + 9999) * 1e6)])
 def test_a_message_of_unknown_age_makes_nothing_old(stamp: int) -> None:
     """No stamp, or the stamp of a producer whose clock is ahead: nobody is refused for what is not known."""
