@@ -333,6 +333,20 @@ def test_a_key_that_cannot_be_made_is_told_once_and_the_call_is_accepted() -> No
     assert "fairness_key='tenant:{x[tenant]}' cannot be filled in: KeyError('tenant')" in told["error"]
 
 
+@pytest.mark.parametrize("made", [None, "", 7, "x" * 1000, ZeroDivisionError("made by the project")])
+def test_a_key_by_code_that_is_no_key_leads_into_the_queue_itself(made: Any) -> None:
+    """Whatever the code returns or raises."""
+
+    def owner(x: int) -> Any:
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    app, events = app_with_lanes()
+    assert submitted_to(app, job_task(app, fairness_key=owner), 1) == "celery"
+    assert [name for name, _ in events if name == "no_fairness_key"] == ["no_fairness_key"]
+
+
 def test_lanes_need_no_store() -> None:
     """A store that is away refuses what it refuses without lanes, and nothing else."""
     app, _ = app_with_lanes(reliable_store_url=UNREACHABLE)
