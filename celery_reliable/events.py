@@ -94,6 +94,9 @@ EVENTS: dict[str, Event] = {
     # flow
     "queue_full": Event(logging.INFO, "queue is full, submission refused", ("queue", "depth", "age", "retry_after")),
     "shed": Event(logging.WARNING, "queue is full, best-effort call dropped", (*_JOB, "queue", "depth", "age")),
+    "no_fairness_key": Event(
+        logging.WARNING, "no fairness key could be made, the call went into the queue itself", (*_JOB, "queue", "error")
+    ),
     "breaker_waits": Event(logging.DEBUG, "its dependency fails, message waits", (*_JOB, "breaker", "wait")),
     "limit_waits": Event(
         logging.DEBUG, "as many as may run at a time run, message waits", (*_JOB, "limit_key", "wait")

@@ -12,6 +12,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from datetime import datetime
 from functools import partial
 from threading import get_ident
@@ -25,6 +26,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, TaskRevokedError
 from celery.utils.time import maybe_iso8601
 from celery.worker import state
+from kombu import Exchange
 from kombu.transport.redis import _socket_readable
 from kombu.transport.virtual import QoS as VirtualQoS
 from kombu.utils import json as kombu_json
@@ -75,6 +77,51 @@ def target_queue(task: Task, options: Mapping[str, Any], args: Any, kwargs: Any)
     wanted = sending_options(task, options)
     found = task.app.amqp.router.route(dict(wanted), task.name, args, kwargs, task).get("queue")
     return str(getattr(found, "name", found or ""))
+
+
+def declare_like(app: Celery, queue: str, names: Iterable[str]) -> None:
+    """Let an app know queues that are like another one, each reached by its own name alone.
+
+    A copy of a kombu ``Queue`` (5.7) has its arguments, so type, priorities and limits. The exchange is one of the queue's own, as
+    ``Queues.new_missing`` (5.7) has it; Celery sends to such a queue by the default exchange. Raises `KeyError` for an unknown one.
+    """
+    model = app.amqp.queues[queue]
+    for name in names:
+        made = copy(model)
+        made.name = made.routing_key = name
+        made.exchange, made.bindings, made.alias = Exchange(name, type="direct"), set(), None
+        app.amqp.queues.add(made)
+
+
+def consume_also(app: Celery, more: Callable[[str], Iterable[str]]) -> None:
+    """Have a worker that has not begun to consume take more queues with each that it was told to.
+
+    ``Queues.select_add`` (5.7) adds to those of ``-Q``, or to all that it consumes without it.
+    """
+    queues = app.amqp.queues
+    for name in [name for queue in list(queues.consume_from) for name in more(queue)]:
+        queues.select_add(queues[name])
+
+
+class _InTurn(tuple[int, ...]):  # noqa: SLOT001  # a tuple has no room for named slots
+    """Steps of priority that are gone through in an order of their own, and are found by their number as ever."""
+
+    order: Callable[[Sequence[int]], Sequence[int]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order(self[:]))
+
+
+def take_turns(channel: Any, turns: Any) -> None:
+    """Let ``turns`` say in which order a Redis channel looks into its lists.
+
+    ``_brpop_start`` (kombu 5.7) asks ``_queue_cycle`` for the order of queues, and goes through ``priority_steps`` around it;
+    ``_brpop_read`` tells the cycle from where a message came. The number of a step is found by index, not by this order.
+    """
+    steps = _InTurn(channel.priority_steps[:])
+    steps.order = turns.steps
+    turns.update(channel.active_queues)
+    channel.priority_steps, channel._queue_cycle = steps, turns  # noqa: SLF001
 
 
 def dumped_arguments(task: Task, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -77,6 +77,8 @@ reliable_fleet_rate_limit = None
 reliable_retry_budget = None
 reliable_queue_limits = None
 reliable_importance = "normal"
+reliable_fair_queues = None
+reliable_low_priority_every = None
 
 # --- payloads
 

@@ -87,8 +87,17 @@ def publish_envelope(app: Celery, envelope: Envelope, **changes: Any) -> None:
     """
     args, kwargs = arguments_in(envelope, accept={envelope.content_type})
     sending = {"task_id": envelope.task_id, "add_to_parent": False}
-    options = {**runtime_of(app).publish_options, **envelope.options, **sending, **changes}
+    options = {**runtime_of(app).publish_options, **_addressed(envelope.options), **sending, **changes}
     app.send_task(envelope.task, args, kwargs, task_type=app.tasks.get(envelope.task), **options)
+
+
+def _addressed(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options that name their queue. A received message names none, but the default exchange and a routing key.
+
+    Celery (5.7, ``send_task_message``) takes the default queue for it then; its own retries do as we do here.
+    """
+    received = options.get("exchange") == "" and options.get("routing_key") and not options.get("queue")
+    return {**options, "queue": options["routing_key"]} if received else options
 
 
 def identity_in(envelope: Envelope) -> Identity:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,9 +20,11 @@ from celery_reliable.alerts import Alerts
 from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
+from celery_reliable.flow import ages
 from celery_reliable.flow.admission import Admission
 from celery_reliable.flow.breakers import Breakers
 from celery_reliable.flow.budgets import Budgets
+from celery_reliable.flow.lanes import Lanes
 from celery_reliable.flow.places import Places
 from celery_reliable.flow.rates import Rates
 from celery_reliable.flow.rounds import Rounds
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from celery_reliable.settings.policies import QueueLimit
     from celery_reliable.stores.base import Job, Store
+    from celery_reliable.stores.notes import Notes
 
 _ATTRIBUTE = "_celery_reliable_runtime"
 _CONFIRM_TIMEOUT = 5.0  # seconds, for each of the tries of task_publish_retry_policy
@@ -156,13 +159,34 @@ class Runtime:
         )
 
     @cached_property
+    def lanes(self) -> Lanes | None:
+        """The lanes of queues, declared for this process; None when none has any. Raises `ConfigurationError` for unknown queues."""
+        policies = self.settings.fair_queues
+        if not policies:
+            return None
+        _refuse_unknown_queues(self.app, policies, setting="reliable_fair_queues")
+        lanes = Lanes(policies)
+        for queue in policies:
+            try:
+                internals.declare_like(self.app, queue, lanes.of(queue))
+            except KeyError as exc:
+                msg = f"reliable_fair_queues: {queue!r}: expected a queue of the app, found none; declare it in task_queues"
+                raise ConfigurationError(msg) from exc
+        return lanes
+
+    @cached_property
     def admission(self) -> Admission | None:
         """Who may submit to queues that have limits; None when none has. Raises `ConfigurationError` for a queue that is not there."""
         limits = self.settings.queue_limits
         if not limits:
             return None
-        _check_queues(self.app, limits)
-        return Admission(limits, look=QueueSight(self.app).look, now=self.store.now, emit=self.events.emit)
+        _check_limits(self.app, limits)
+        sight, lanes = QueueSight(self.app), self.lanes or Lanes({})
+        told = broker_driver(self.app) == "amqp" and _aged(limits)
+        look = partial(sight.look_with_ages, notes=self.store.notes) if told else sight.look
+        return Admission(
+            limits, look=lambda queue: look(queue, *lanes.of(queue)), now=self.store.now, emit=self.events.emit
+        )
 
     def blob(self, raw: bytes) -> bytes:
         """Return what was kept aside. Raises `BlobLost`, `Transient`, and `ConfigurationError` without a folder."""
@@ -187,14 +211,19 @@ class QueueSight:
         self._lock = threading.Lock()
         self._sight: tuple[int, Sight | None] | None = None
 
-    def look(self, queue: str) -> Load | None:
-        """Return what waits in a queue; None when the broker does not answer, or is of a kind that cannot tell."""
+    def look(self, *queues: str) -> Load | None:
+        """Return what waits in queues; None when the broker does not answer, or is of a kind that cannot tell."""
         with self._lock:
             try:
                 sight = self._open()
-                return None if sight is None else sight.load(queue)
+                return None if sight is None else sight.load(queues)
             except internals.away():
                 return None
+
+    def look_with_ages(self, *queues: str, notes: Notes) -> Load | None:
+        """Return what waits in queues, and of what age that is by what workers have told."""
+        loads = {queue: load for queue in queues if (load := self.look(queue)) is not None}
+        return Load(sum(load.depth for load in loads.values()), ages.oldest(notes, loads)) if loads else None
 
     def _open(self) -> Sight | None:
         """Return the view of this process: one that was made before a fork has its parent's connection."""
@@ -203,23 +232,33 @@ class QueueSight:
         return self._sight[1]
 
 
-def _check_queues(app: Celery, limits: Mapping[str, QueueLimit]) -> None:
-    """Refuse limits that would limit nothing."""
+def _refuse_unknown_queues(app: Celery, named: Mapping[str, Any], *, setting: str) -> None:
+    """Refuse what a setting says of queues that are not there: it would do nothing."""
     known = {queue.name for queue in app.conf.task_queues or ()}
-    unknown = sorted(limits.keys() - known) if known else []
+    unknown = sorted(named.keys() - known) if known else []
     if unknown:
         msg = (
-            f"reliable_queue_limits: expected queues of task_queues ({', '.join(sorted(known))}), found "
+            f"{setting}: expected queues of task_queues ({', '.join(sorted(known))}), found "
             f"{', '.join(unknown)}; correct the name, or declare the queue"
         )
         raise ConfigurationError(msg)
-    aged = sorted(name for name, limit in limits.items() if limit.age is not None)
-    if aged and broker_driver(app) != "redis":
+
+
+def _check_limits(app: Celery, limits: Mapping[str, QueueLimit]) -> None:
+    """Refuse limits that would limit nothing."""
+    _refuse_unknown_queues(app, limits, setting="reliable_queue_limits")
+    aged = _aged(limits)
+    if aged and broker_driver(app) not in ("redis", "amqp"):
         msg = (
-            f"reliable_queue_limits: {', '.join(aged)}: age: expected a Redis broker, found {broker_driver(app)}, which does "
-            "not show its oldest message; limit the depth instead"
+            f"reliable_queue_limits: {', '.join(aged)}: age: expected a broker on Redis or RabbitMQ, found {broker_driver(app)}, "
+            "of whose oldest message nothing is known; limit the depth instead"
         )
         raise ConfigurationError(msg)
+
+
+def _aged(limits: Mapping[str, QueueLimit]) -> list[str]:
+    """Return the queues that have a limit on age."""
+    return sorted(name for name, limit in limits.items() if limit.age is not None)
 
 
 def runtime_of(app: Celery) -> Runtime:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Protocol
 
 _TIMEOUT = 3.0
@@ -28,8 +29,8 @@ class Load:
 class Sight(Protocol):
     """A view of the broker."""
 
-    def load(self, queue: str) -> Load | None:
-        """Return what waits in one queue, or None when the broker does not answer."""
+    def load(self, queues: Sequence[str]) -> Load | None:
+        """Return what waits in queues together, or None when the broker does not answer."""
         ...
 
     def look(self, queues: Sequence[str]) -> int | None:
@@ -81,13 +82,13 @@ class RedisSight:
         except (OSError, RedisError):
             return None
 
-    def load(self, queue: str) -> Load | None:
-        """See `Sight.load`. All its priorities, in one round trip; the oldest lie at the end from which is received."""
+    def load(self, queues: Sequence[str]) -> Load | None:
+        """See `Sight.load`. All priorities, in one round trip; the oldest lie at the end from which is received."""
         from redis.exceptions import RedisError  # noqa: PLC0415  # the driver is imported where it is used
 
         try:
             with self._client.pipeline(transaction=False) as both:
-                for step in self._steps:
+                for queue, step in product(queues, self._steps):
                     name = self._prefix + self._list_of(queue, step)
                     both.llen(name).lrange(name, -_NEAR, -1)
                 answers = both.execute()
@@ -118,9 +119,9 @@ class AmqpSight:
             self.close()
             return None
 
-    def load(self, queue: str) -> Load | None:
+    def load(self, queues: Sequence[str]) -> Load | None:
         """See `Sight.load`. RabbitMQ shows the length alone."""
-        depth = self.look([queue])
+        depth = self.look(queues)
         return None if depth is None else Load(depth)
 
     def _length(self, queue: str) -> int:

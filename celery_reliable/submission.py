@@ -124,6 +124,7 @@ def submit(call: Call) -> AsyncResult[Any]:
     if shed:
         runtime.events.emit("shed", **_facts(call, identity), **shed)
         return _skip(call, identity, f"shed: queue {shed['queue']} is full")
+    call = _in_lane(call, identity, runtime=runtime)
     transaction = _callers_transaction(call, identity, runtime=runtime)
     if transaction is not None:
         return _promise(call, identity, transaction, runtime=runtime)
@@ -253,6 +254,35 @@ def _admit(call: Call, identity: Identity, *, admission: Admission | None) -> di
 def _goes_on() -> bool:
     """Tell whether a worker submits outside of the body that it runs."""
     return hasattr(current_task, "reliable_settings") and keys.current_parent() is None
+
+
+# --- lanes
+
+
+def _in_lane(call: Call, identity: Identity, *, runtime: Runtime) -> Call:
+    """Return a call as it goes into the lane of its fairness key; into the queue itself if it has none.
+
+    What a key cannot be made of is no reason to refuse the call: that is told once for each task.
+    """
+    lanes, task = runtime.lanes, call.task
+    if (
+        lanes is None
+        or type(task).fairness_key is None
+        or internals.sending_options(task, call.options).get("exchange")
+    ):
+        return call
+    queue = internals.target_queue(task, call.options, call.args, call.kwargs)
+    if queue not in lanes:
+        return call
+    try:
+        key = str(task.fairness_name(*call.whole(runtime), version=call.version))
+    except Exception as exc:  # noqa: BLE001  # whatever a project's callable raises
+        if (task.name, "fairness_key") not in runtime.warned:
+            runtime.warned.add((task.name, "fairness_key"))
+            runtime.events.emit("no_fairness_key", **_facts(call, identity), queue=queue, error=str(exc))
+        return call
+    lane = lanes.chosen(queue, key=key, task_id=identity.task_id)
+    return replace(call, options={**call.options, "queue": lane})
 
 
 # --- what is too large for a message

@@ -83,6 +83,10 @@ class ReliableTask(Task):
     (``"tenant:{tenant_id}"``), ``"arguments"``, a callable, or None: all jobs of the task. Tasks with the same key share
     their places."""
 
+    fairness_key: Any = None
+    """Whose the job is in a queue of ``reliable_fair_queues``, where workers take turns over keys: a template over arguments
+    (``"tenant:{tenant_id}"``), ``"arguments"``, a callable, or None: it goes into the queue itself, which has its turn, too."""
+
     checkpoint_version: int = 1
     """The version of the states that this code saves; raise it when their shape changes, and give ``load`` an ``upgrade``
     for the older ones."""
@@ -126,7 +130,7 @@ class ReliableTask(Task):
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
         cls.idempotency_key = _KeyInRun(rule)
-        for option in ("overlap_key", "concurrency_key"):
+        for option in ("overlap_key", "concurrency_key", "fairness_key"):
             given = getattr(cls, option)
             keys.check_rule(given, task=str(cls.name), signature=_signature_of(cls), option=option, plain=True)
 
@@ -233,6 +237,11 @@ class ReliableTask(Task):
         """Return the key for which a call is counted. Raises `ReliableError` and TypeError."""
         rule = type(self).concurrency_key
         return self._name_by(rule, args, kwargs, version=version, option="concurrency_key")
+
+    def fairness_name(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, version: int) -> str | None:
+        """Return the key under which a call takes its turn, None without a rule. Raises what `concurrency_name` raises."""
+        rule = type(self).fairness_key
+        return None if rule is None else self._name_by(rule, args, kwargs, version=version, option="fairness_key")
 
     def _name_by(
         self, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, version: int | None, option: str

@@ -35,6 +35,8 @@ WORKER_STEPS = (
     "celery_reliable.checks.at_start:Findings",
 )
 CONSUMER_STEPS = (
+    "celery_reliable.worker.taking_turns:TakingTurns",
+    "celery_reliable.worker.telling_ages:TellingAges",
     "celery_reliable.worker.holding:Holding",
     "celery_reliable.worker.intake:Intake",
     "celery_reliable.worker.reconnecting:Reconnecting",

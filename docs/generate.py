@@ -97,7 +97,7 @@ def pages() -> dict[Path, str]:
     static = DOCS / "_static"
     return {
         **written,
-        **{static / f"{name}-dark.svg": dark(static / f"{name}-light.svg") for name in ("life", "outage")},
+        **{static / f"{name}-dark.svg": dark(static / f"{name}-light.svg") for name in ("life", "outage", "fairness")},
     }
 
 

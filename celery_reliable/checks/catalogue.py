@@ -19,6 +19,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "eager": "Tasks run inside the caller: no worker, no retry, no dead letter.",
     "quorum_drops": "A quorum queue deletes a message at its delivery limit, and tells nobody.",
     "publish_unconfirmed": "A message that RabbitMQ did not take counts as sent.",
+    "fairness_without_lanes": "A task says whose its jobs are, and no queue is shared fairly.",
     "no_key_talks_outside": "A task that calls another system has no declared key: two submissions are two effects.",
     # clocks
     "crontab_in_local_night": "An entry runs twice or not at all on the days on which clocks change.",

@@ -37,7 +37,7 @@ def configuration_findings(app: Celery) -> list[Finding]:
     """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     given = Given(app, tasks)
-    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _outside)
+    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _lanes, _outside)
     return [finding for check in checks for finding in check(given)]
 
 
@@ -170,6 +170,17 @@ def _queues(given: Given) -> Iterator[Finding]:
             "error",
             "confirm_publish is off (broker_transport_options): a message that is lost on its way to RabbitMQ counts as sent. "
             "Remove it: celery_reliable confirms every publish.",
+        )
+
+
+def _lanes(given: Given) -> Iterator[Finding]:
+    keyed = [task for task in given.tasks if getattr(task, "fairness_key", None) is not None]
+    if keyed and not given.app.conf.get("reliable_fair_queues"):
+        yield Finding(
+            "fairness_without_lanes",
+            "warning",
+            f"{_names(keyed)}: has a fairness_key, and no queue is shared fairly: who floods the queue starves all others. Name "
+            'it: reliable_fair_queues = {"celery": {}}.',
         )
 
 

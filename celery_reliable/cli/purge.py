@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -41,14 +42,15 @@ def purge(ctx: click.Context, /, *, names: str | None, yes: bool) -> None:
 
 
 def purge_queue(app: Celery, queue: str) -> int:
-    """Take every message out of a queue and end its submission as revoked; return how many there were.
+    """Take every message out of a queue and its lanes, and end its submission as revoked; return how many there were.
 
     Message by message: one that is taken out and not yet ended when this is cut off is published again by the ledger,
     for the next purge. What workers hold already is not touched.
     """
     runtime, count = runtime_of(app), 0
+    lanes = [] if runtime.lanes is None else runtime.lanes.of(queue)
     with app.connection_for_write() as connection:
-        for message in _messages(connection, queue):
+        for message in chain.from_iterable(_messages(connection, name) for name in (queue, *lanes)):
             count += 1
             if message is not None:
                 _end(runtime, message.headers)

@@ -8,7 +8,14 @@ from typing import Any, Protocol
 
 from celery_reliable.settings import conflicts, names, rules
 from celery_reliable.settings.messages import error, spelled
-from celery_reliable.settings.policies import BREAKER_COLUMNS, QUEUE_COLUMNS, BreakerPolicy, QueueLimit
+from celery_reliable.settings.policies import (
+    BREAKER_COLUMNS,
+    FAIR_COLUMNS,
+    QUEUE_COLUMNS,
+    BreakerPolicy,
+    FairQueue,
+    QueueLimit,
+)
 from celery_reliable.settings.store_url import SCHEMES, STORE_URL
 
 VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
@@ -224,6 +231,21 @@ class Settings:
         row=QueueLimit,
         columns=QUEUE_COLUMNS,
         needed=("depth", "age"),
+    )
+    fair_queues: Mapping[str, FairQueue] | None = rules.table(
+        "Queues in which nobody is starved by who floods them: a task with a fairness_key goes into one of the queue's lanes, and "
+        "workers take turns over them: lanes (16, shared by a hash), weights (lanes of its own for a key).",
+        of="queue",
+        row=FairQueue,
+        columns=FAIR_COLUMNS,
+    )
+    low_priority_every: int | None = rules.count(
+        None,
+        "Each so-manieth message that a worker takes on Redis is looked for in lower priorities first, so that none waits for "
+        "ever below a stream of higher ones. 10 is a good one.",
+        unit="messages",
+        at_least=2,
+        at_most=1000,
     )
     importance: str = rules.choice(
         "What is shed first when a queue with the mode 'shed' is full: best_effort calls.",

@@ -18,6 +18,7 @@ TASK_ONLY = (
     "checkpoint_version",
     "overlap_key",
     "concurrency_key",
+    "fairness_key",
     "payload_version",
     "upgrades",
     "aliases",

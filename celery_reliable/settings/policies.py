@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from celery_reliable.settings.rules import Column, is_number
@@ -43,6 +43,14 @@ class QueueLimit:
     wait: float = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairQueue:
+    """How a queue is spread over lanes: so many that keys share, and so many more for each key that has a weight."""
+
+    lanes: int = 16
+    weights: Mapping[str, int] = field(default_factory=dict)
+
+
 QUEUE_MODES: Final = ("raise", "block", "shed", "slow")
 
 
@@ -56,6 +64,19 @@ def _whole(least: int, most: int) -> Column:
 def _seconds(least: float, most: float) -> Column:
     expected = f"a number of seconds from {least:.12g} to {most:.12g}"
     return Column(expected, lambda value: is_number(value, at_least=least) and value <= most)
+
+
+def _weights(most: int, in_all: int) -> Column:
+    """Accept whole numbers for keys. Each is a queue, which every worker of the queue consumes."""
+
+    def accepts(value: Any) -> bool:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
+            return False
+        weights = value.values()
+        return all(one.accepts(weight) for weight in weights) and sum(weights) <= in_all
+
+    one = _whole(1, most)
+    return Column(f"a dict that gives fairness keys whole numbers from 1 to {most}, {in_all} in all", accepts)
 
 
 _DAY: Final = 86_400
@@ -74,3 +95,5 @@ QUEUE_COLUMNS: Final[Mapping[str, Column]] = {
     "mode": Column(" or ".join(map(repr, QUEUE_MODES)), lambda value: value in QUEUE_MODES),
     "wait": _seconds(0, 3600),
 }
+
+FAIR_COLUMNS: Final[Mapping[str, Column]] = {"lanes": _whole(2, 64), "weights": _weights(16, 64)}

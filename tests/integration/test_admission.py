@@ -13,6 +13,7 @@ import pytest
 from celery import chain
 
 from celery_reliable import QueueFull
+from celery_reliable.flow.ages import SHELF as AGES
 from celery_reliable.runtime import runtime_of
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.integration
 APP = "tests.integration.apps.worker"
 DEADLINE = 30.0
 DEPTH = 20
+AGE = 5
 CONF: dict[str, Any] = {
     "reliable_queue_limits": {
         "reports": {"depth": DEPTH},
@@ -46,6 +48,7 @@ CONF: dict[str, Any] = {
 PRODUCERS = """
 import multiprocessing, sys
 from celery_reliable import QueueFull
+from celery_reliable.flow.ages import SHELF as AGES
 from celery_reliable.runtime import runtime_of
 from tests.integration.apps.worker import app
 
@@ -176,4 +179,49 @@ def test_depth_on_rabbitmq(rabbitmq_server: Any, module_redis: RedisServer, tmp_
         with app.connection_for_write() as connection:
             found = connection.default_channel.queue_declare(label, passive=True)
             assert found.message_count == 5
+            connection.default_channel.queue_delete(label)
+
+
+def test_age_on_rabbitmq(
+    rabbitmq_server: Any, module_redis: RedisServer, tmp_path: Path, workers: Workers, label: str
+) -> None:
+    """RabbitMQ shows no message: it is not older than what a worker received last, or the last look at an empty queue."""
+    redis_url = module_redis.url.removesuffix("/0")
+    conf = {"reliable_queue_limits": {label: {"age": AGE}}}
+    stage = Stage(tmp_path, broker=rabbitmq_server.url, backend=f"{redis_url}/6", store=f"{redis_url}/7", conf=conf)
+    with client(stage) as app:
+        admission = runtime_of(app).admission
+        assert admission is not None
+        assert submitted(app, label, f"{label}:unknown", most=3) == 3  # no worker has told anything
+        workers.start(APP, pool="threads", env=stage.environment(), arguments=(*QUICK, "-Q", label))
+        stage.wait_entries(f"{label}:unknown", 3, timeout=DEADLINE)
+        told = runtime_of(app).store.notes
+
+        def seen_empty() -> bool:
+            note = told.read(AGES, [label]).get(label)
+            return note is not None and int(note.value) > runtime_of(app).store.now() - 2_000_000
+
+        running = app.tasks["held"].apply_async((f"{label}:held", f"{label}:held"), queue=label)
+        stage.wait_entries(f"{label}:held", 1, timeout=DEADLINE)
+        wait_until(seen_empty, DEADLINE, "an empty queue")  # the only slot is busy, and nothing waits
+        assert submitted(app, label, label, most=1) == 1
+        began = time.monotonic()
+
+        def refused() -> QueueFull | None:
+            try:
+                admission.ask(label)
+            except QueueFull as full:
+                return full
+            return None
+
+        full = wait_until(refused, DEADLINE, "the queue too old")
+        passed = time.monotonic() - began
+        assert full is not None
+        assert full.age is not None
+        assert AGE <= full.age <= passed + 3.5
+        assert passed > AGE - 3.5
+        stage.open(f"{label}:held")
+        running.get(timeout=DEADLINE)
+        wait_until(lambda: not refused(), DEADLINE, "a young queue")
+        with app.connection_for_write() as connection:
             connection.default_channel.queue_delete(label)

@@ -216,7 +216,7 @@ def test_limits_that_limit_nothing_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"expected queues of task_queues \(celery, reports\), found reprots"):
         _ = runtime_of(app).admission
     old = make_app(reliable_queue_limits={"reports": {"age": 60}})
-    with pytest.raises(ConfigurationError, match="reports: age: expected a Redis broker, found memory"):
+    with pytest.raises(ConfigurationError, match="reports: age: expected a broker on Redis or RabbitMQ, found memory"):
         _ = runtime_of(old).admission
     assert runtime_of(make_app()).admission is None
 

@@ -69,6 +69,17 @@ class TestConfiguration:
         others = {"lost_child_acked", "runs_cancelled", "visibility_short", "prefetch_hoards", "retries_unbounded"}
         assert found == {"not_wired", *others}
 
+    def test_a_fairness_key_without_lanes_is_found(self) -> None:
+        """It does nothing, in silence."""
+
+        def report(tenant: int) -> int:
+            return tenant
+
+        for fair, found in ((None, {"fairness_without_lanes"}), ({"reports": {}}, set())):
+            app = reliable_app(reliable_fair_queues=fair)
+            app.task(base=ReliableTask, name="shop.report", fairness_key="{tenant}", shared=False)(report)
+            assert codes(app) == found
+
     def test_example_project_has_no_finding(self) -> None:
         """No false alarm. In a process of its own: its tasks would come to every app of this one."""
         command = (

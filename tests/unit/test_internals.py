@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -347,3 +348,44 @@ def test_the_app_that_celery_makes_up_is_told_from_a_project_s() -> None:
     made = program + "; from celery import Celery; app = Celery('default'); print(loaded_app() is app)"
     run = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["None", "True"]
+
+
+# --- turns over queues and priorities
+
+
+def test_a_channel_looks_in_the_order_of_its_turns() -> None:
+    """``_brpop_start`` asks the cycle, then goes through the steps; a step is found by its number whatever their order."""
+    source = inspect.getsource(Channel._brpop_start)
+    assert "self._queue_cycle.consume(len(self.active_queues))" in source
+    assert "for pri in self.priority_steps\n                for queue in queues]" in source
+    assert "self._queue_cycle.rotate(dest)" in inspect.getsource(Channel._brpop_read)
+
+    class Turning:
+        consumed: Any = ()
+
+        def update(self, queues: Any) -> None:
+            self.consumed = list(queues)
+
+        def steps(self, steps: Any) -> list[int]:
+            return list(reversed(steps))
+
+    turning = Turning()
+    channel: Any = SimpleNamespace(priority_steps=[0, 3, 6, 9], active_queues={"q"}, _queue_cycle=None)
+    for _ in range(2):  # as a reconnect may do: the order is of the steps as they were
+        internals.take_turns(channel, turning)
+        assert (channel._queue_cycle, turning.consumed) == (turning, ["q"])
+        assert list(channel.priority_steps) == [9, 6, 3, 0]
+        assert [Channel.priority(channel, number) for number in (0, 2, 3, 7, 9)] == [0, 0, 3, 6, 9]
+
+
+def test_a_worker_consumes_more_queues_than_it_was_told() -> None:
+    """``Queues.select_add``, with ``-Q`` and without; an app that only knows them consumes none."""
+    for chosen in (["fast"], None):
+        app = Celery("unit", broker="memory://", set_as_current=False)
+        app.conf.task_default_queue = "fast"
+        internals.declare_like(app, "fast", ["fast.1", "fast.2"])
+        internals.declare_like(app, "slow", ["slow.1"])
+        app.amqp.queues.select(chosen)
+        assert list(app.amqp.queues.consume_from) == ["fast"]
+        internals.consume_also(app, lambda name: [f"{name}.1", f"{name}.2"])
+        assert list(app.amqp.queues.consume_from) == ["fast", "fast.1", "fast.2"]

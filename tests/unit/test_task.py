@@ -23,6 +23,7 @@ from celery_reliable import (
     Transient,
     scope,
 )
+from celery_reliable.publishing import envelope_of, publish_envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
 
@@ -46,10 +47,10 @@ def job_task(app: Celery, **options: Any) -> Any:
     return app.task(base=ReliableTask, bind=True, name="unit.job", shared=False, **options)(body)
 
 
-def waiting(app: Celery) -> int:
-    """Return how many messages wait in the default queue."""
+def waiting(app: Celery, queue: str = "celery") -> int:
+    """Return how many messages wait in a queue, the default one unless another is named."""
     with app.connection_for_write() as connection:
-        return connection.default_channel.queue_declare("celery", passive=True).message_count
+        return connection.default_channel.queue_declare(queue, passive=True).message_count
 
 
 @pytest.fixture
@@ -310,3 +311,21 @@ class TestWithoutWorker:
         with pytest.raises(Snooze) as caught:
             job_task(app).snooze(3)
         assert caught.value.seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("address", "queue"),
+    [
+        ({"exchange": "", "routing_key": "received from"}, "received from"),
+        ({"queue": "sent to"}, "sent to"),
+        ({"routing_key": "reports"}, "celery"),
+        ({}, "celery"),
+    ],
+)
+def test_what_was_received_from_a_queue_is_published_to_it_again(
+    app: Celery, address: dict[str, str], queue: str
+) -> None:
+    """A replay goes where its dead letter came from, by the default exchange; a call is sent where it was sent first."""
+    task = job_task(app)
+    publish_envelope(app, envelope_of(task, (1,), {}, task_id="again", options=address))
+    assert waiting(app, queue) == 1

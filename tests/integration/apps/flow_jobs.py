@@ -9,7 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from celery_reliable import ReliableTask, Transient
+from celery_reliable import Permanent, ReliableTask, Transient
 from tests.integration.apps.jobs import make_app, note, stage_of, variant
 from tests.integration.apps.stage import VARIABLE, Stage
 
@@ -52,7 +52,27 @@ def mailed(self: Any, label: str) -> None:
     note(self, label)
 
 
+def owned(self: Any, label: str, tenant: str, fails: str = "") -> str:
+    """Note whose it is and where it came from, and fail at first, or for good, if asked to."""
+    note(self, label, tenant=tenant, queue=self.request.delivery_info["routing_key"])
+    if fails == "once" and self.attempt == 1:
+        raise Transient("again")
+    if fails == "until well" and not stage_of(self).is_open(f"{label}:well"):
+        raise Permanent("not yet")
+    return tenant
+
+
+def streaming(self: Any, label: str) -> None:
+    """Submit one more of its kind: a stream that never ends while the test wants it."""
+    note(self, label, tenant="stream")
+    if not stage_of(self).is_open(f"{label}:enough"):
+        info = self.request.delivery_info
+        self.apply_async((label,), queue=info["routing_key"], priority=info["priority"])
+
+
 TASKS: tuple[Any, ...] = (
+    (owned, {"fairness_key": "tenant:{tenant}"}),
+    (streaming, {}),
     (placed, {"concurrency_limit": 3, "concurrency_key": "tenant:{tenant[id]}"}),
     (variant(placed, "placed_alone"), {"concurrency_limit": 1, "concurrency_key": "alone:{tenant[id]}"}),
     (indexed, {"on_conflict": "queue_one", "idempotency_key": "index:{label}"}),
