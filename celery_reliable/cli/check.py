@@ -90,7 +90,7 @@ def check(
         click.echo(budget)
     for finding in found:
         _show(finding, as_json=as_json)
-    if any(strict or finding.severity == "error" for finding in found):
+    if any(finding.severity in ({"error", "warning"} if strict else {"error"}) for finding in found):
         ctx.exit(1)
 
 
