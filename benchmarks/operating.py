@@ -206,11 +206,12 @@ def _letter(number: int) -> DeadLetter:
     task = "shop.first" if number < _OLDEST else _TASKS[number % len(_TASKS)]
     task_id = str(uuid.UUID(int=number))
     call = Envelope(task, task_id, json.dumps([[number], {}, {}]), options={"queue": _QUEUES[number % 3]})
-    error = number % 7
+    error, queue = number % 7, _QUEUES[number % 3]
+    last = 1.0 if number < _OLDEST else time.time()
     return DeadLetter(
-        id=f"{number:016x}", task=task, task_id=task_id, reason="poison" if error == 6 else "exhausted",
-        queue=_QUEUES[number % 3], envelope=call, key=task_id, kind="given", stamp=number + 1, life=1,
+        id=f"{number:016x}", task=task, task_id=task_id, reason="exhausted" if error else "poison",
+        queue=queue, envelope=call, key=task_id, kind="given", stamp=number + 1, life=1,
         error_type=_ERRORS[error % 3], error_message="x" * 200, traceback="y" * 500,
-        error_fingerprint=f"g{number % len(_TASKS)}{error}", first_failure=1.0, last_failure=1.0 if number < _OLDEST else time.time(),
-        tenant=f"t{number % 4}" if error == 5 else None, attempts=5,
+        error_fingerprint=f"g{number % len(_TASKS)}{error}", first_failure=1.0, last_failure=last,
+        tenant=None if error else f"t{number % 4}", attempts=5,
     )  # fmt: skip

@@ -55,11 +55,20 @@ def _publish_all(app: Celery, envelopes: Sequence[Envelope]) -> None:
     try:
         # Denied: Celery would listen on the backend for each result, and nobody here reads it.
         with denied_join_result(), app.producer_or_acquire() as producer, producer.batch(max_size=_TOGETHER):
+            addresses: set[Any] = set()
             for envelope in envelopes:
-                _publish(app, envelope, producer=producer)
+                # What one has declared, the next ones to the same address need not.
+                known: dict[str, Any] = {"declare": []} if (address := _address(envelope)) in addresses else {}
+                _publish(app, envelope, producer=producer, retry=False, **known)
+                addresses.add(address)
     except BatchPublishError:
         for envelope in envelopes:
             _publish(app, envelope)
+
+
+def _address(envelope: Envelope) -> tuple[Any, ...]:
+    """Return all that decides to which queue a call goes."""
+    return (envelope.task, *(str(envelope.options.get(name)) for name in ("queue", "exchange", "routing_key")))
 
 
 def _publish(app: Celery, envelope: Envelope, **options: Any) -> None:

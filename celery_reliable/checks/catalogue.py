@@ -47,6 +47,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_old": "The store's server is too old.",
     "store_finding": "The store's server is configured against a promise.",
     "store_is_cache": "The store is the database of a cache, which somebody will clear.",
+    "store_no_tables": "The tables of the SQL store are not there yet.",
     "store_nearly_full": "Redis is near its memory limit, from where on nothing can be submitted.",
     "consumer_timeout_short": "RabbitMQ takes a message away from a task that still runs.",
     "clock_skew": "The clock of a host differs from the store's.",

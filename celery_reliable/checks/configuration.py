@@ -25,7 +25,20 @@ _OUTSIDE: Final = frozenset(
     {"requests", "httpx", "urlopen", "urllib3", "aiohttp", "boto3", "stripe", "smtplib", "send_mail", "EmailMessage"}
 )
 _CLIENTS: Final = frozenset(
-    {"requests", "httpx", "urllib3", "aiohttp", "boto3", "botocore", "stripe", "smtplib", "twilio", "paramiko", "grpc", "zeep"}
+    {
+        "requests",
+        "httpx",
+        "urllib3",
+        "aiohttp",
+        "boto3",
+        "botocore",
+        "stripe",
+        "smtplib",
+        "twilio",
+        "paramiko",
+        "grpc",
+        "zeep",
+    }
 )
 """Packages whose objects talk to other systems, by whatever name a module has them."""
 

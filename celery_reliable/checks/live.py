@@ -26,8 +26,9 @@ _CODES: Final = (
     ("is needed", "store_old"),
     ("keys of a cache", "store_is_cache"),
     ("of maxmemory", "store_nearly_full"),
+    ("tables are missing", "store_no_tables"),
 )
-_WARNINGS: Final = ("store_volatile", "store_is_cache", "store_nearly_full")
+_WARNINGS: Final = ("store_volatile", "store_is_cache", "store_nearly_full", "store_no_tables")
 
 
 def live_findings(app: Celery) -> list[Finding]:

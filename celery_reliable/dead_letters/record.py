@@ -237,7 +237,7 @@ class DeadLetter:
         """
         try:
             found = json.loads(raw)
-            known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+            known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
             return cls(**{name: _READERS.get(name, _same)(value) for name, value in known.items()})
         except (TypeError, AttributeError, UnicodeDecodeError) as exc:
             msg = f"not a dead letter: {raw[:60]!r}"

@@ -34,6 +34,7 @@ _EACH: Final = 1.0  # seconds between two looks at wishes and outcomes
 _WATCHED: Final = 200  # replayed jobs whose outcomes are looked at
 _BATCH: Final = 100  # letters that go at once
 _SHORT: Final = 0.1  # seconds' worth of letters that go at once when they are paced
+_LOOKED_AT: Final = 50  # of them, at each look: a round trip each
 _JUDGED_FROM: Final = 20  # outcomes from which a share of failures means something
 _ORDERS: Final = ".order"
 
@@ -243,9 +244,7 @@ class Runner:
 
     def _sent(self, run: Run, batch: Sequence[DeadLetter]) -> Run:
         plan = run.plan
-        answers = self._letters.replay_letters(
-            batch, who=self._who, change=plan.change, force=plan.force, run=run.id
-        )
+        answers = self._letters.replay_letters(batch, who=self._who, change=plan.change, force=plan.force, run=run.id)
         for letter, answer in zip(batch, answers, strict=True):
             run = self._counted(run, letter, answer)
         return run
@@ -281,7 +280,7 @@ class Runner:
     def _settled(self, run: Run) -> Run:
         """Count the watched jobs that have ended."""
         succeeded = failed = 0
-        for _ in range(len(self._watched)):
+        for _ in range(min(len(self._watched), _LOOKED_AT)):
             job, new_id = self._watched.popleft()
             record = self._store.inspect(job)
             state = record.get("state", "")

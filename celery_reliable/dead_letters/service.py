@@ -202,9 +202,7 @@ class DeadLetters:
         is ``replaying``. Raises `ReplayRefused`.
         """
         change = Change(args=args, kwargs=kwargs)
-        return self.replay_letter(
-            self._there(letter_id), who=who, change=change, new_task_id=new_task_id, force=force
-        )
+        return self.replay_letter(self._there(letter_id), who=who, change=change, new_task_id=new_task_id, force=force)
 
     def replay_letter(
         self,
@@ -217,9 +215,7 @@ class DeadLetters:
         run: str = "",
     ) -> str:
         """Send back a letter that was just read, perhaps changed; see `replay`. ``run`` names the managed replay."""
-        [answer] = self.replay_letters(
-            [stored], who=who, change=change, new_task_id=new_task_id, force=force, run=run
-        )
+        [answer] = self.replay_letters([stored], who=who, change=change, new_task_id=new_task_id, force=force, run=run)
         if isinstance(answer, ReplayRefused):
             raise answer
         return answer
@@ -385,7 +381,7 @@ class DeadLetters:
     def _is_sent_together(self, going: Sequence[_Going]) -> bool:
         """Publish all; False when one of them cannot be published: then each is tried by itself."""
         try:
-            self._publish_all([one.message for one in going])
+            self._publish_all([one.envelope for one in going if one.envelope is not None])
         except ReliableError:
             return False
         self._note_published(going)
@@ -393,13 +389,10 @@ class DeadLetters:
 
     def _send_alone(self, one: _Going) -> ReliableError | None:
         try:
-            if one.letter.envelope is None:
-                letter, life = one.letter, one.life
-                self._publish_raw(
-                    outgoing_raw(letter, replay=one.entry, life=life, fingerprint=letter.fingerprint)
-                )
+            if one.envelope is None:
+                self._publish_raw(one.raw())
             else:
-                self._publish(one.message)
+                self._publish(one.envelope)
         except ReliableError as exc:
             return exc
         self._note_published([one])
@@ -413,8 +406,7 @@ class DeadLetters:
             if not one.is_claimed:
                 # Nobody ends the ledger entry of a task that is not ours, or of a message that may be refused again.
                 self._store.settle(letter.job or Job(letter.id), task_id=one.entry.new_id, state="sent", ttl=1.0)
-            facts = {"task": letter.task, "task_id": one.entry.new_id, "key": letter.key or letter.task_id}
-            self._events.emit("letter_replayed", **facts, letter_id=letter.id, by=one.entry.who)
+        self._events.emit_all("letter_replayed", [one.facts() for one in published])
 
     # --- discard
 
@@ -452,10 +444,9 @@ class _Going:
         """Whether a second copy would be refused by its claim."""
         return self.letter.job is not None and self.envelope is not None
 
-    @property
-    def message(self) -> Envelope:
-        assert self.envelope is not None
-        return self.envelope
+    def raw(self) -> RawMessage:
+        letter = self.letter
+        return outgoing_raw(letter, replay=self.entry, life=self.life, fingerprint=letter.fingerprint)
 
     def in_life(self, life: int) -> _Going:
         if life == self.life or self.envelope is None:
@@ -465,6 +456,11 @@ class _Going:
     def published(self) -> _Going:
         entry = replace(self.entry, published=True)
         return replace(self, letter=self.letter.with_replay(entry), entry=entry)
+
+    def facts(self) -> dict[str, Any]:
+        letter, entry = self.letter, self.entry
+        job = {"task": letter.task, "task_id": entry.new_id, "key": letter.key or letter.task_id}
+        return {**job, "letter_id": letter.id, "by": entry.who}
 
     def reopening(self, *, ttl: float) -> Reopening:
         letter = self.letter

@@ -389,7 +389,7 @@ class RedisStore:
 
     def _labelled(self, below: str, *, limit: int, labels: Collection[str]) -> base.LetterPage:
         """Find the newest letters of some labels; the cursor is time and id of the last one."""
-        found: list[tuple[bytes, bytes, bytes]] = []
+        found: list[tuple[bytes, bytes, bytes | None]] = []
         for shard in range(self._link.shards):
             known = self._numbers(shard)
             numbers = [known[label] for label in labels if label in known]

@@ -200,7 +200,9 @@ class SqlTables:
             some = labels[start : start + _ARMS]
             statement = _of_each(self._statements["numbers_of_label"], len(some))
             values = {f"label_{position}": label for position, label in enumerate(some)}
-            found = self._session.rows(statement, {"prefix": self._prefix, "below": below, "limit": limit + 1, **values})
+            found = self._session.rows(
+                statement, {"prefix": self._prefix, "below": below, "limit": limit + 1, **values}
+            )
             numbers = sorted([*numbers, *(number for (number,) in found)], reverse=True)[: limit + 1]
         page = self._rows("numbered_letters", {"numbers": numbers[:limit]}) if numbers else []
         letters = [(letter_id, status, bytes(body)) for letter_id, status, body in page]
