@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from redis import Redis
+
 from benchmarks.cases import OWN, close_app, make_app
 from benchmarks.report import Figure
 from celery_reliable import trails
+from celery_reliable.app_letters import letters_of
 from celery_reliable.dead_letters import DeadLetter, DeadLetters, Filter
+from celery_reliable.dead_letters.runs import Plan, Runner, Runs
 from celery_reliable.events import Events, logger
 from celery_reliable.fleet import look, sight_of
 from celery_reliable.heartbeats import SHELF, LifeSign, Process
@@ -119,30 +124,94 @@ def _sign(number: int) -> LifeSign:
 
 
 def letters(redis: RedisServer, *, kept: int, replayed: int) -> Iterator[Figure]:
-    """Measure a page of very many letters, and how many are replayed in a second."""
+    """Measure a page of very many letters by each filter, what a letter costs, and how many are replayed in a second."""
     redis.flush()
     app = make_app(OWN, broker=redis.url, store=redis.url)
     store = runtime_of(app).store
+    before = _used(redis)
     fill(store, kept)
-    desk = DeadLetters(store, events=Events(), publish=lambda _: None)
+    grown = _used(redis) - before
+    yield Figure("a kept letter", grown / kept, "bytes")
+    desk = letters_of(app)
     for name, wanted in _FILTERS.items():
         began = time.perf_counter()
         page = list(itertools.islice(desk.search(wanted), 50))
         took = time.perf_counter() - began
         assert len(page) == 50, (name, len(page))  # noqa: PLR2004  # a page
         yield Figure(f"50 of {kept:,} letters, by {name}", took * 1000, "ms", at_most=50)
-    began = time.perf_counter()
-    desk.replay_many(Filter(task="shop.common"), who="bench", limit=replayed)
-    yield Figure("letters replayed", replayed / (time.perf_counter() - began), "a second", at_least=1000)
+    yield from _replays(app, desk, replayed=replayed)
     close_app(app)
 
 
-_FILTERS = {"no filter": Filter(), "age": Filter(since=1.0)}
+def _used(redis: RedisServer) -> int:
+    with Redis.from_url(redis.url) as client:
+        return int(client.info("memory")["used_memory"])
+
+
+def _replays(app: Any, desk: DeadLetters, *, replayed: int) -> Iterator[Figure]:
+    """Replay to the broker, in turn with a plain loop of kombu's that publishes messages of the same size."""
+    runner = Runner(runtime_of(app).store, desk, who="bench")
+    ours, plain = [], []
+    for _ in range(_TURNS):
+        plan = Plan(wanted=Filter(task="noop"), limit=replayed // _TURNS)
+        run = Runs(runtime_of(app).store).begin(plan, who="bench", total=replayed)
+        ours.append(_rate(replayed // _TURNS, lambda run=run: runner.work(run)))
+        plain.append(_rate(replayed // _TURNS, lambda: _publish_plainly(app, replayed // _TURNS)))
+    yield Figure("letters replayed to the broker", statistics.median(ours), "a second", at_least=1000)
+    yield Figure("kombu's producer.publish in a loop", statistics.median(plain), "a second")
+
+
+def _rate(count: int, call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return count / (time.perf_counter() - began)
+
+
+def _publish_plainly(app: Any, count: int) -> None:
+    headers = {"id": str(uuid.uuid4()), "task": "noop", "lang": "py", "argsrepr": "(1,)", "kwargsrepr": "{}"}
+    with app.producer_or_acquire() as producer:
+        for number in range(count):
+            producer.publish([[number], {}, {}], routing_key="plain", exchange="", headers=headers, serializer="json")
+
+
+_TURNS = 5
+_TASKS = ("noop", *(f"shop.task{number}" for number in range(20)))
+_QUEUES = ("celery", "mails", "reports")
+_ERRORS = ("requests.exceptions.ConnectTimeout", "builtins.KeyError", "psycopg.errors.DeadlockDetected")
+_OLDEST = 60  # letters that nothing after them is like
+_FILTERS = {
+    "no filter": Filter(),
+    "age": Filter(since=1.0),
+    "task": Filter(task="shop.task7"),
+    "a task's glob": Filter(task="shop.task1*"),
+    "reason": Filter(reason="poison"),
+    "error type": Filter(error="DeadlockDetected"),
+    "queue": Filter(queue="reports"),
+    "group": Filter(group="g19"),
+    "tenant": Filter(tenant="t3"),
+    "the oldest, by task": Filter(task="shop.first"),
+}
 
 
 def fill(store: Store, kept: int) -> None:
-    """Keep letters as a store of a year has them."""
-    for number in range(kept):
-        call = Envelope("shop.common", str(uuid.uuid4()), json.dumps([[number], {}, {}]))
-        letter = DeadLetter.of(None, reason="exhausted", envelope=call, now=time.time(), message="x" * 200)
-        store.keep_letter(letter.id, letter=letter.to_bytes(), letter_ttl=1e6, letter_max=2 * kept)
+    """Keep letters as a store of a year has them: of 21 tasks, 180 groups or so."""
+    link, keys = store._link, store._keys.letter_keys(0)  # noqa: SLF001  # a million one by one would take half an hour
+    for start in range(0, kept, 1000):
+        made = [_letter(number) for number in range(start, min(start + 1000, kept))]
+        values = [(one.id, one.to_bytes(), one.label, int(1e12), 2 * kept) for one in made]
+        link.scripts("keep_letter", [(keys, one) for one in values])
+
+
+def _letter(number: int) -> DeadLetter:
+    task = "shop.first" if number < _OLDEST else _TASKS[number % len(_TASKS)]
+    task_id = str(uuid.UUID(int=number))
+    call = Envelope(task, task_id, json.dumps([[number], {}, {}]), options={"queue": _QUEUES[number % 3]})
+    error, queue = number % 7, _QUEUES[number % 3]
+    last = 1.0 if number < _OLDEST else time.time()
+    return DeadLetter(
+        id=f"{number:016x}", task=task, task_id=task_id, reason="exhausted" if error else "poison",
+        queue=queue, envelope=call, key=task_id, kind="given", stamp=number + 1, life=1,
+        error_type=_ERRORS[error % 3], error_message="x" * 200, traceback="y" * 500,
+        error_fingerprint=f"g{number % len(_TASKS)}{error}", first_failure=1.0, last_failure=last,
+        tenant=None if error else f"t{number % 4}", attempts=5,
+    )  # fmt: skip

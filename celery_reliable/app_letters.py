@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError, OperationalError
+from celery.result import denied_join_result
+from kombu.exceptions import BatchPublishError, ContentDisallowed, DecodeError, EncodeError, OperationalError
 
 from celery_reliable import internals
 from celery_reliable.dead_letters import DeadLetters, arguments_of
@@ -18,30 +20,61 @@ from celery_reliable.task import ReliableTask
 if TYPE_CHECKING:
     from celery import Celery
 
+_TOGETHER = 10_000  # messages; more than are ever sent at once
+
 
 def letters_of(app: Celery) -> DeadLetters:
     """Return the dead letters of an app, its task modules imported so that its tasks are known."""
     app.loader.import_default_modules()
-    return known_letters_of(app)
+    return known_letters_of(app, alone=True)
 
 
-def known_letters_of(app: Celery) -> DeadLetters:
-    """Return the dead letters of an app whose task modules are imported already."""
+def known_letters_of(app: Celery, *, alone: bool = False) -> DeadLetters:
+    """Return the dead letters of an app whose task modules are imported already.
+
+    ``alone``: nothing in this process waits for a result meanwhile, so that many can be sent at once.
+    """
     runtime = runtime_of(app)
     return DeadLetters(
         runtime.store,
         events=runtime.events,
         publish=partial(_publish, app),
+        publish_all=partial(_publish_all, app) if alone else None,
         publish_raw=partial(_publish_raw, app),
         objection=partial(_objection, app),
         fingerprint=partial(_fingerprint, app),
     )
 
 
-def _publish(app: Celery, envelope: Envelope) -> None:
+def _publish_all(app: Celery, envelopes: Sequence[Envelope]) -> None:
+    """Publish several calls, where the transport can in one round trip; of a call that is at fault none is sent so.
+
+    When it is uncertain what arrived, all are published once more, each by itself and with Celery's retries: a second copy
+    is refused by its claim.
+    """
+    try:
+        # Denied: Celery would listen on the backend for each result, and nobody here reads it.
+        with denied_join_result(), app.producer_or_acquire() as producer, producer.batch(max_size=_TOGETHER):
+            addresses: set[Any] = set()
+            for envelope in envelopes:
+                # What one has declared, the next ones to the same address need not.
+                known: dict[str, Any] = {"declare": []} if (address := _address(envelope)) in addresses else {}
+                _publish(app, envelope, producer=producer, retry=False, **known)
+                addresses.add(address)
+    except BatchPublishError:
+        for envelope in envelopes:
+            _publish(app, envelope)
+
+
+def _address(envelope: Envelope) -> tuple[Any, ...]:
+    """Return all that decides to which queue a call goes."""
+    return (envelope.task, *(str(envelope.options.get(name)) for name in ("queue", "exchange", "routing_key")))
+
+
+def _publish(app: Celery, envelope: Envelope, **options: Any) -> None:
     """Publish one call, saying of which letter it could not be done when the call itself is at fault."""
     try:
-        publish_envelope(app, envelope)
+        publish_envelope(app, envelope, **options)
     except (EncodeError, DecodeError, ContentDisallowed, TypeError, ValueError) as exc:
         raise ReliableError(
             f"task {envelope.task} as {envelope.task_id} cannot be published: {exc!r}. Its letter stays replaying: "

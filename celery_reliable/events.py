@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,17 +215,31 @@ class Events:
         """Log one event and call every hook. Unknown names are a programming error (KeyError)."""
         level = self._levels[name]
         if logger.isEnabledFor(level):
-            extra = {f"reliable_{field}": value for field, value in fields.items()}
-            logger.log(level, "%s: %s", name, EVENTS[name].message, extra={"reliable_event": name, **extra})
+            _log(level, name, fields)
         for hook in self._hooks[name]:
-            self._call(hook, name, fields)
+            self._call(hook, hook, name, fields)
+
+    def emit_all(self, name: str, several: Sequence[dict[str, Any]]) -> None:
+        """Emit one event of several jobs. A hook that has ``note_all`` takes them in one call."""
+        level = self._levels[name]
+        for fields in several if logger.isEnabledFor(level) else ():
+            _log(level, name, fields)
+        for hook in self._hooks[name]:
+            together = getattr(hook, "note_all", None)
+            for facts in [several] if together else several:
+                self._call(hook, together or hook, name, facts)
 
     @staticmethod
-    def _call(hook: Hook, name: str, fields: dict[str, Any]) -> None:
+    def _call(hook: Hook, call: Callable[[str, Any], object], name: str, fields: Any) -> None:
         try:
-            hook(name, fields)
+            call(name, fields)
         except Exception:  # a user's hook: it must never decide a task's fate
             logger.exception("event hook failed", extra={"reliable_event": name, "reliable_hook": repr(hook)})
+
+
+def _log(level: int, name: str, fields: Mapping[str, Any]) -> None:
+    extra = {f"reliable_{field}": value for field, value in fields.items()}
+    logger.log(level, "%s: %s", name, EVENTS[name].message, extra={"reliable_event": name, **extra})
 
 
 def _listens(hook: Hook, name: str) -> bool:

@@ -54,7 +54,8 @@ class LifeSign:
 
     ``owner`` is a random token of the process, ``at`` the wall time and ``clock`` the monotonic time of the sign,
     ``interval`` the seconds until the next one. ``waiting`` counts the messages in the worker's queues, None when it did
-    not look. ``busy`` counts what runs, by the queue it came from.
+    not look. ``busy`` counts what runs, by the queue it came from. ``broker`` is the address of its broker, without a
+    password; ``probed``: it writes a file for probes, or answers them.
 
     .. versionadded:: 0.1
     """
@@ -75,6 +76,8 @@ class LifeSign:
     waiting: int | None = None
     busy: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    broker: str = ""
+    probed: bool = True
 
     def to_json(self) -> str:
         """Return one line of JSON that begins with the format."""

@@ -169,7 +169,7 @@ def bury_lost(app: Celery, envelope: Envelope, identity: Identity, *, message: s
         message=message,
     )
     bounds: dict[str, Any] = {"letter_ttl": settings.dead_letter_ttl, "letter_max": settings.dead_letter_max}
-    store.keep_letter(letter.id, job=identity.job, letter=letter.to_bytes(), **bounds)
+    store.keep_letter(letter.id, job=identity.job, letter=letter.to_bytes(), label=letter.label, **bounds)
     store.settle(identity.job, task_id=envelope.task_id, state="skipped", ttl=LIVE_RECORD_TTL)
     job = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
     runtime.events.emit("buried", **job, **letter.facts())

@@ -110,14 +110,28 @@ class Trails:
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
         """Note one event."""
+        self.note_all(event, [fields])
+
+    def note_all(self, event: str, several: Iterable[Mapping[str, Any]]) -> None:
+        """Note one event of several jobs, in one round trip."""
+        if time.monotonic() < self._away_until:
+            return
+        writes = [write for fields in several for write in self._writes(event, fields)]
+        try:
+            if writes:
+                self._notes.write(SHELF, writes)
+        except StoreError:
+            self._away_until = time.monotonic() + _PAUSE
+
+    def _writes(self, event: str, fields: Mapping[str, Any]) -> list[Write]:
         task_id = str(fields.get("task_id") or "")
         key = str(fields.get("key") or task_id)
         place = Place.of(key)
-        if not key or place.share >= self._share or time.monotonic() < self._away_until:
-            return
+        if not key or place.share >= self._share:
+            return []
         times = self._times(event, key) if event in _OFTEN else 1
         if times & (times - 1):  # no power of two
-            return
+            return []
         facts = {
             name: _short(value) for name, value in fields.items() if name not in _LEFT_OUT and value not in ("", None)
         }
@@ -126,17 +140,10 @@ class Trails:
         first = self._times("", f"{key}{_KEY_FORMAT}{other_id}") == 1
         names = (str(fields.get("task") or "")[:_TEXT], other_id) if first else ("", "")
         line = Line(self._now() / 1e6, event, f"{self._host}:{os.getpid()}", *names, times, facts)
-        self._write(place, key, other_id, line)
-
-    def _write(self, place: Place, key: str, task_id: str, line: Line) -> None:
-        writes = [Write(name=place.name, value=line.to_bytes(place.tag), ttl=KEPT, keep=self._size)]
-        if task_id:
-            value = f"{task_id}{_KEY_FORMAT}{key}".encode(errors="surrogatepass")
-            writes.append(Write(name=_id_name(task_id), value=value, ttl=KEPT))
-        try:
-            self._notes.write(SHELF, writes)
-        except StoreError:
-            self._away_until = time.monotonic() + _PAUSE
+        return [
+            Write(name=place.name, value=line.to_bytes(place.tag), ttl=KEPT, keep=self._size),
+            *_id_writes(key, other_id),
+        ]
 
     def _times(self, event: str, key: str) -> int:
         times = self._met[event, key] = self._met.pop((event, key), 0) + 1
@@ -158,6 +165,12 @@ class Place:
         """Find the place by the hash of the key."""
         digest = Job(key).digest
         return cls(digest[:2].hex(), digest[2:6].hex(), int.from_bytes(digest[6:10], "big") / 2**32)
+
+
+def _id_writes(key: str, task_id: str) -> Iterator[Write]:
+    if task_id:
+        value = f"{task_id}{_KEY_FORMAT}{key}".encode(errors="surrogatepass")
+        yield Write(name=_id_name(task_id), value=value, ttl=KEPT)
 
 
 def key_of(notes: Notes, task_id: str) -> str:

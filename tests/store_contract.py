@@ -29,6 +29,7 @@ from celery_reliable.stores.base import (
     Over,
     Poisoned,
     Refused,
+    Reopening,
     Replaying,
     Run,
     SettleAnswer,
@@ -147,12 +148,12 @@ class StoreUnderTest:
         run = self.run(f"T{number}", life=expect(New, answer).life)
         self.bury(f"T{number}", run, letter_id=f"L{number}", **changes)
 
-    def letters(self, *, page: int = 500) -> list[tuple[str, str, bytes]]:
+    def letters(self, *, page: int = 500, **wanted: Any) -> list[tuple[str, str, bytes]]:
         """Return all letters, read in pages."""
         seen: list[tuple[str, str, bytes]] = []
         cursor = ""
         for _ in range(100):
-            answer = self.store.letters(cursor, limit=page)
+            answer = self.store.letters(cursor, limit=page, **wanted)
             assert len(answer.letters) <= page
             seen += answer.letters
             cursor = answer.cursor
@@ -160,9 +161,9 @@ class StoreUnderTest:
                 return seen
         pytest.fail("the cursor does not come to an end")
 
-    def letter_ids(self, *, page: int = 500) -> list[str]:
+    def letter_ids(self, *, page: int = 500, **wanted: Any) -> list[str]:
         """Return the ids of all letters, newest first."""
-        return [letter_id for letter_id, _, _ in self.letters(page=page)]
+        return [letter_id for letter_id, _, _ in self.letters(page=page, **wanted)]
 
 
 def expect(kind: type[Answer], answer: object) -> Answer:
@@ -1439,6 +1440,64 @@ class DeadLetters:
         """DESIGN 10: letters buried at the same moment share no cursor that skips one of them."""
         together(20, lambda number: harness.keep_letter(f"M{number}"))
         assert sorted(harness.letter_ids(page=3)) == sorted(f"M{number}" for number in range(20))
+
+    def test_letters_of_some_labels_are_found_without_the_others(self, harness: StoreUnderTest) -> None:
+        """Newest first and in pages; a label that nobody has finds nothing, and "" those that have none."""
+        for number in range(9):
+            harness.keep_letter(f"M{number}", label=("one", "two", "")[number % 3])
+            harness.elapse(harness.tick / 50)
+        assert harness.letter_ids(labels=["one"], page=2) == ["M6", "M3", "M0"]
+        assert harness.letter_ids(labels=["two", "", "nobody's"], page=2) == ["M8", "M7", "M5", "M4", "M2", "M1"]
+        assert harness.letter_ids(labels=[]) == harness.letter_ids(labels=["nobody's"]) == []
+        assert {"one", "two"} <= set(harness.store.letter_labels() or ()) <= {"one", "two", ""}
+
+    def test_no_letter_of_a_label_falls_between_two_pages(self, harness: StoreUnderTest) -> None:
+        """Also of those that were buried at the same moment."""
+        together(20, lambda number: harness.keep_letter(f"M{number}", label=f"label {number % 3}"))
+        labels = ["label 0", "label 2"]
+        expected = sorted(f"M{number}" for number in range(20) if number % 3 != 1)
+        assert sorted(harness.letter_ids(labels=labels, page=3)) == expected
+
+    def test_letter_changes_its_label_when_it_is_replayed_and_a_label_goes_with_its_last_letter(
+        self, harness: StoreUnderTest
+    ) -> None:
+        """Else letters of years would leave more labels than anybody could look through."""
+        harness.bury("A", harness.run("A"), label="dead")
+        harness.replay("L1", "R", label="replaying")
+        assert (harness.letter_ids(labels=["dead"]), harness.letter_ids(labels=["replaying"])) == ([], ["L1"])
+        harness.replay("L1", "R", label="replayed")
+        assert harness.letter_ids(labels=["replayed"]) == ["L1"]
+        assert set(harness.store.letter_labels() or ()) - {""} == {"replayed"}
+        assert harness.store.discard("L1", harness.job)
+        assert set(harness.store.letter_labels() or ()) - {""} == set()
+
+    def test_label_goes_with_letters_that_have_to_go(self, harness: StoreUnderTest) -> None:
+        """Trimmed letters are in no index."""
+        for number in range(3):
+            harness.keep_letter(f"K{number}", job=harness.job, label=f"label {number}", letter_max=1)
+        assert set(harness.store.letter_labels() or ()) - {""} == {"label 2"}
+        assert harness.letter_ids(labels=["label 0", "label 1", "label 2"]) == ["K2"]
+
+    def test_letters_are_found_from_a_moment_backwards(self, harness: StoreUnderTest) -> None:
+        """With and without labels."""
+        harness.keep_letter("old", label="one")
+        harness.elapse(harness.tick / 50)
+        moment = harness.store.now() / 1e6
+        harness.elapse(harness.tick / 50)
+        harness.keep_letter("new", label="one")
+        assert harness.letter_ids(until=moment) == harness.letter_ids(until=moment, labels=["one"]) == ["old"]
+
+    def test_several_letters_are_replayed_at_once_each_by_itself(self, harness: StoreUnderTest) -> None:
+        """One that is gone keeps none of the others back, and the same again answers the same."""
+        harness.keep_letter("M1")
+        harness.keep_letter("M2")
+        facts: Any = {"envelope": b"again", "body": b"marked", "fingerprint": "", "ttl": LONG, "label": "replaying"}
+        wanted = [Reopening(letter_id=one, job=None, task_id=f"R-{one}", **facts) for one in ("M1", "none", "M2")]
+        for _ in range(2):
+            assert harness.store.replay_all(wanted) == [Replaying(1), Refused("gone"), Replaying(1)]
+        assert harness.ledger() == {"R-M1": b"again", "R-M2": b"again"}
+        assert harness.store.letter_counts()["replayed"] == 2
+        assert harness.store.replay_all([]) == []
 
     def test_oldest_letters_are_trimmed_by_count(self, harness: StoreUnderTest) -> None:
         """DESIGN 10: bounded; the oldest go and are counted. One key, since a Cluster counts in each shard."""

@@ -65,7 +65,7 @@ def _of_process(app: Celery, *, now: datetime) -> Iterator[Finding]:
         code="zone_differs",
         severity="warning",
         message=(
-            f"timezone: this process counts in {now.tzname()} (UTC{here or timedelta():}), the app in {app.timezone}. A time "
+            f"timezone: this process counts in {now.tzname()} (UTC{now:%z}), the app in {app.timezone}. A time "
             "without a zone, in an eta or a log, means something else to each. Give every time a zone, or set TZ and "
             "timezone alike."
         ),

@@ -20,9 +20,27 @@ _PICKLE: Final = {"pickle", "application/x-python-serialize"}
 _VISIBILITY: Final = 3600.0  # kombu's default on Redis
 _LONG: Final = 60.0  # seconds from which it matters that a message waits behind a task
 _NAMED: Final = 3
+_HERE: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _OUTSIDE: Final = frozenset(
     {"requests", "httpx", "urlopen", "urllib3", "aiohttp", "boto3", "stripe", "smtplib", "send_mail", "EmailMessage"}
 )
+_CLIENTS: Final = frozenset(
+    {
+        "requests",
+        "httpx",
+        "urllib3",
+        "aiohttp",
+        "boto3",
+        "botocore",
+        "stripe",
+        "smtplib",
+        "twilio",
+        "paramiko",
+        "grpc",
+        "zeep",
+    }
+)
+"""Packages whose objects talk to other systems, by whatever name a module has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +55,7 @@ def configuration_findings(app: Celery) -> list[Finding]:
     """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     given = Given(app, tasks)
-    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _lanes, _outside)
+    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _lanes, _access, _outside)
     return [finding for check in checks for finding in check(given)]
 
 
@@ -184,6 +202,27 @@ def _lanes(given: Given) -> Iterator[Finding]:
         )
 
 
+def _access(given: Given) -> Iterator[Finding]:
+    connection = given.app.connection_for_read()
+    host, driver = connection.hostname or "", connection.transport.driver_type
+    if host in _HERE or host.startswith("/"):
+        return
+    if driver == "amqp" and (connection.userid, connection.password) == ("guest", "guest"):
+        yield Finding(
+            "broker_open",
+            "info",
+            f"broker_url: {host} is entered as guest with the password that every RabbitMQ begins with. Give each project a user "
+            "of its own, and delete guest.",
+        )
+    if driver == "redis" and not connection.password:
+        yield Finding(
+            "broker_open",
+            "info",
+            f"broker_url: {host} is entered without a password: who reaches its port can send any task, and read every "
+            "argument. Set a password (requirepass, or ACLs), or be sure of the network.",
+        )
+
+
 def _outside(given: Given) -> Iterator[Finding]:
     found = [task for task in given.tasks if isinstance(task, ReliableTask) and not task.has_key_rule and _talks(task)]
     if found:
@@ -199,8 +238,35 @@ def _outside(given: Given) -> Iterator[Finding]:
 
 
 def _talks(task: Any) -> bool:
-    code = getattr(task.run, "__code__", None)
-    return code is not None and any(set(one.co_names) & _OUTSIDE for one in _codes(code))
+    """Tell whether a task, or a function of its module that it calls, uses something that talks to another system."""
+    run = getattr(task.run, "__func__", task.run)
+    own = [run, *(one for one in _used(run) if _is_neighbour(one, of=run))]
+    return any(set(_names_in(one)) & _OUTSIDE or any(map(_is_client, _used(one))) for one in own)
+
+
+def _names_in(function: Any) -> Iterator[str]:
+    code = getattr(function, "__code__", None)
+    for one in _codes(code) if code is not None else ():
+        yield from one.co_names
+
+
+def _used(function: Any) -> list[Any]:
+    """Return what the names in a function stand for in its module."""
+    known = getattr(function, "__globals__", {})
+    return [known[name] for name in _names_in(function) if name in known]
+
+
+def _is_neighbour(found: Any, *, of: Any) -> bool:
+    return isinstance(found, types.FunctionType) and found.__module__ == of.__module__
+
+
+def _is_client(found: Any) -> bool:
+    """Tell whether a module, class, function or object is one of a package that talks to other systems."""
+    if isinstance(found, types.ModuleType):
+        origin = found.__name__
+    else:
+        origin = getattr(found if callable(found) else type(found), "__module__", None) or ""
+    return str(origin).partition(".")[0] in _CLIENTS
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "info"]
+"""``info`` is what somebody may have meant so: it never makes a check fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 _SKEW: Final = 5.0  # seconds
 _NAMED: Final = 3
-_CODES: Final = (("maxmemory-policy", "store_evicts"), ("appendonly", "store_volatile"), ("is needed", "store_old"))
+_CODES: Final = (
+    ("maxmemory-policy", "store_evicts"),
+    ("appendonly", "store_volatile"),
+    ("is needed", "store_old"),
+    ("keys of a cache", "store_is_cache"),
+    ("of maxmemory", "store_nearly_full"),
+    ("tables are missing", "store_no_tables"),
+)
+_WARNINGS: Final = ("store_volatile", "store_is_cache", "store_nearly_full", "store_no_tables")
 
 
 def live_findings(app: Celery) -> list[Finding]:
@@ -53,7 +61,7 @@ def store_findings(app: Celery) -> list[Finding]:
 def store_finding(text: str) -> Finding:
     """Return a finding of a store, which is a sentence, with its code."""
     code = next((code for words, code in _CODES if words in text), "store_finding")
-    severity: Severity = "warning" if code == "store_volatile" else "error"
+    severity: Severity = "warning" if code in _WARNINGS else "error"
     return Finding(code, severity, f"store: {text}.")
 
 
@@ -97,7 +105,8 @@ def _timeouts(app: Celery) -> Iterator[Finding]:
 
 def fleet_findings(fleet: Fleet) -> list[Finding]:
     """Judge what the fleet's signs of life, queues and beats tell."""
-    return [*_clocks(fleet), *_versions(fleet), *_stuck(fleet), *_unconsumed(fleet), *_leaderless(fleet)]
+    checks = (_clocks, _versions, _brokers, _stuck, _unprobed, _unconsumed, _leaderless)
+    return [finding for check in checks for finding in check(fleet)]
 
 
 def _clocks(fleet: Fleet) -> Iterator[Finding]:
@@ -128,6 +137,33 @@ def _versions(fleet: Fleet) -> Iterator[Finding]:
                 f"the fleet runs several versions of {what} ({shown}). During a deploy that is as it must be; after one, workers "
                 "were left behind. Restart them.",
             )
+
+
+def _brokers(fleet: Fleet) -> Iterator[Finding]:
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for one in fleet.workers:
+        if one.state != "silent" and one.sign.broker:
+            nodes[one.sign.broker].append(one.sign.node)
+    if len(nodes) > 1:
+        shown = "; ".join(f"{broker}: {', '.join(names[:_NAMED])}" for broker, names in sorted(nodes.items()))
+        yield Finding(
+            "two_fleets",
+            "warning",
+            f"workers of {len(nodes)} brokers keep their records in one place ({shown}): the leader of one publishes what the "
+            "other has submitted to its own broker, and equal keys of both are one job. Give each fleet its own "
+            "reliable_key_prefix, or, if it is one broker, spell its address alike everywhere.",
+        )
+
+
+def _unprobed(fleet: Fleet) -> Iterator[Finding]:
+    found = [one for one in fleet.workers if one.state != "silent" and not one.sign.probed]
+    if found:
+        yield Finding(
+            "no_probe",
+            "info",
+            f"{_workers(found)}: has neither reliable_heartbeat_file nor reliable_healthz_port: a supervisor sees a process that "
+            "is there, and not that it hangs. Set one, and let the supervisor probe it.",
+        )
 
 
 def _stuck(fleet: Fleet) -> Iterator[Finding]:

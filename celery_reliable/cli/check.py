@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+from rich.padding import Padding
+from rich.text import Text
 
 from celery_reliable.checks import (
     Budget,
@@ -27,12 +29,14 @@ from celery_reliable.checks import (
     size_findings,
 )
 from celery_reliable.checks.catalogue import link
-from celery_reliable.cli.screens import printable, write_json
+from celery_reliable.cli.screens import console_for, printable, write_json
 from celery_reliable.errors import ConfigurationError, ReliableError
 from celery_reliable.wiring import install_if_wanted
 
 if TYPE_CHECKING:
     from celery import Celery
+
+_STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 @click.command()
@@ -89,8 +93,8 @@ def check(
     if not as_json and budget is not None and is_used:
         click.echo(budget)
     for finding in found:
-        _show(finding, as_json=as_json)
-    if any(strict or finding.severity == "error" for finding in found):
+        _show(ctx, finding, as_json=as_json)
+    if any(finding.severity in ({"error", "warning"} if strict else {"error"}) for finding in found):
         ctx.exit(1)
 
 
@@ -133,8 +137,14 @@ def _nobody(path: Path) -> Finding:
     )
 
 
-def _show(finding: Finding, *, as_json: bool) -> None:
+def _show(ctx: click.Context, finding: Finding, *, as_json: bool) -> None:
+    """Write a finding: for programs as JSON, for grep on one line, for people below its name."""
     if as_json:
         write_json({**asdict(finding), "docs": link(finding.code)})
         return
-    click.echo(f"{finding.severity} {finding.code}: {printable(finding.message)}")
+    console = console_for(ctx)
+    if not console.is_terminal:
+        click.echo(f"{finding.severity} {finding.code}: {printable(finding.message)}")
+        return
+    console.print(Text.assemble((finding.severity, _STYLES[finding.severity]), "  ", (finding.code, "bold")))
+    console.print(Padding(Text(printable(finding.message)), (0, 0, 1, 2)))

@@ -86,7 +86,9 @@ def _show(console: Console, changes: Sequence[rules.Change], *, tasks: int) -> N
     if changes:
         console.print(_table(changes))
     verdict = f"{errors} would break messages on their way" if errors else "compatible"
-    console.print(f"{tasks:,} tasks compared, {len(changes)} changes: {verdict}.")
+    console.print(
+        f"{tasks:,} tasks compared, {len(changes)} {'change' if len(changes) == 1 else 'changes'}: {verdict}."
+    )
 
 
 def _table(changes: Sequence[rules.Change]) -> Table:

@@ -40,6 +40,7 @@ LOOPS_HEADER: Final = "reliable_replays"
 JSON: Final = "application/json"
 
 _FORMAT = 1
+_LABEL_LIMIT = 500  # characters; a letter with more has none, and is looked for one by one
 _MESSAGE_PARTS = 2  # (args, kwargs); Celery's own bodies have a third part, which is kept as it is
 
 
@@ -180,6 +181,21 @@ class DeadLetter:
             return "dead"
         return "replayed" if self.replays[-1].published else "replaying"
 
+    @property
+    def label(self) -> str:
+        """What filters look at, as one text: a store finds the letters that have it without a look at the others."""
+        parts = (
+            self.status,
+            self.task,
+            self.reason,
+            self.error_type,
+            self.queue,
+            self.error_fingerprint,
+            self.tenant,
+        )
+        text = json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+        return text if len(text) <= _LABEL_LIMIT else ""
+
     def with_replay(self, replay_: Replay) -> DeadLetter:
         """Return a copy whose last entry for that new id is ``replay_``."""
         others = tuple(entry for entry in self.replays if entry.new_id != replay_.new_id)
@@ -221,7 +237,7 @@ class DeadLetter:
         """
         try:
             found = json.loads(raw)
-            known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+            known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
             return cls(**{name: _READERS.get(name, _same)(value) for name, value in known.items()})
         except (TypeError, AttributeError, UnicodeDecodeError) as exc:
             msg = f"not a dead letter: {raw[:60]!r}"

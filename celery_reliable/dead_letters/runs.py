@@ -6,11 +6,12 @@ when the machine that works on it dies, the next one goes on: a letter that was 
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
@@ -30,7 +31,10 @@ ALIVE: Final = 10.0
 """Seconds after its last word from which a run counts as left by its operator."""
 
 _EACH: Final = 1.0  # seconds between two looks at wishes and outcomes
-_WATCHED: Final = 500  # replayed jobs whose outcomes are looked at
+_WATCHED: Final = 200  # replayed jobs whose outcomes are looked at
+_BATCH: Final = 100  # letters that go at once
+_SHORT: Final = 0.1  # seconds' worth of letters that go at once when they are paced
+_LOOKED_AT: Final = 50  # of them, at each look: a round trip each
 _JUDGED_FROM: Final = 20  # outcomes from which a share of failures means something
 _ORDERS: Final = ".order"
 
@@ -209,16 +213,16 @@ class Runner:
         """
         self._version = self._runs.version(run.id)
         run = self._noted(replace(run, state="running", why=""))
-        due = self._clock()
-        for letter in self._chosen(run.plan, until=run.begun):
-            run = self._obeyed(run)
-            if run.state != "running" or (run.plan.limit is not None and run.done >= run.plan.limit):
-                break
-            due = self._paced(due, run.plan.rate)
-            run = self._sent(run, letter)
-            if run.plan.canary and run.replayed == run.plan.canary:
+        letters, due = self._chosen(run.plan, until=run.begun), self._clock()
+        while (run := self._obeyed(run)).state == "running":
+            batch = list(itertools.islice(letters, _room(run)))
+            if not batch:
+                return self._noted(replace(run, state="done"))
+            due = self._paced(due, len(batch), rate=run.plan.rate)
+            tried, run = run.replayed, self._sent(run, batch)
+            if tried < run.plan.canary <= run.replayed:
                 run = self._tried(run)
-        return self._noted(replace(run, state="done") if run.state == "running" else run)
+        return self._noted(run)
 
     def _chosen(self, plan: Plan, *, until: float | None) -> Iterator[DeadLetter]:
         """Iterate over the letters that fit; those that died after the run began are not its business."""
@@ -231,27 +235,30 @@ class Runner:
             else (one for one, _ in zip(found, range(plan.limit), strict=False))
         )
 
-    def _paced(self, due: float, rate: float | None) -> float:
+    def _paced(self, due: float, letters: int, *, rate: float | None) -> float:
+        """Wait until letters are due; return when the next ones are."""
         now = self._clock()
         if rate and due > now:
             self._sleep(due - now)
-        return max(due, now) + (1 / rate if rate else 0.0)
+        return max(due, now) + (letters / rate if rate else 0.0)
 
-    def _sent(self, run: Run, letter: DeadLetter) -> Run:
+    def _sent(self, run: Run, batch: Sequence[DeadLetter]) -> Run:
         plan = run.plan
-        try:
-            new_id = self._letters.replay_letter(
-                letter, who=self._who, change=plan.change, force=plan.force, run=run.id
-            )
-        except ReplayRefused as exc:
-            refused = Counter(run.refused) + Counter({exc.reason: 1})
+        answers = self._letters.replay_letters(batch, who=self._who, change=plan.change, force=plan.force, run=run.id)
+        for letter, answer in zip(batch, answers, strict=True):
+            run = self._counted(run, letter, answer)
+        return run
+
+    def _counted(self, run: Run, letter: DeadLetter, answer: str | ReplayRefused) -> Run:
+        if isinstance(answer, ReplayRefused):
+            refused = Counter(run.refused) + Counter({answer.reason: 1})
             run = replace(run, done=run.done + 1, refused=dict(refused))
-            self._told(run, Replayed(letter, refused=exc))
+            self._told(run, Replayed(letter, refused=answer))
             return run
         if letter.job is not None:
-            self._watched.append((letter.job, new_id))
+            self._watched.append((letter.job, answer))
         run = replace(run, done=run.done + 1, replayed=run.replayed + 1)
-        self._told(run, Replayed(letter, new_id))
+        self._told(run, Replayed(letter, answer))
         return run
 
     # --- what became of those that were sent
@@ -273,7 +280,7 @@ class Runner:
     def _settled(self, run: Run) -> Run:
         """Count the watched jobs that have ended."""
         succeeded = failed = 0
-        for _ in range(len(self._watched)):
+        for _ in range(min(len(self._watched), _LOOKED_AT)):
             job, new_id = self._watched.popleft()
             record = self._store.inspect(job)
             state = record.get("state", "")
@@ -319,6 +326,15 @@ class Runner:
                 f"replay {run.id} is worked on by somebody else now: nothing more is done here", reason="replayed"
             )
         return run
+
+
+def _room(run: Run) -> int:
+    """Return how many letters go at once: few when they are paced, and never beyond the canaries or the limit."""
+    plan = run.plan
+    most = _BATCH if plan.rate is None else max(1, min(_BATCH, int(plan.rate * _SHORT)))
+    if plan.limit is not None:
+        most = min(most, plan.limit - run.done)
+    return min(most, plan.canary - run.replayed) if run.replayed < plan.canary else most
 
 
 def _known(kind: Any, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,22 @@ class Filter:
             and (self.text is None or self.text.casefold() in _searched(letter))
         )
 
+    def fits_label(self, label: str) -> bool:
+        """Tell whether a letter with this `DeadLetter.label` may fit; so may one whose label says nothing."""
+        try:
+            status, task, reason, error, queue, group, tenant = json.loads(label)
+        except (ValueError, TypeError):
+            return True
+        return (
+            status in self.statuses
+            and (self.reason is None or reason == self.reason)
+            and (self.queue is None or queue == self.queue)
+            and (self.tenant is None or tenant == self.tenant)
+            and (self.task is None or fnmatchcase(task, self.task))
+            and (self.error is None or _type_fits(error, self.error))
+            and (self.group is None or group.startswith(self.group))
+        )
+
     def _same(self, letter: DeadLetter) -> bool:
         return (
             (self.reason is None or letter.reason == self.reason)

@@ -13,15 +13,17 @@ from typing import Any, Final, TypeVar
 from celery_reliable.dead_letters.outgoing import AS_IT_WAS, Change, edited, outgoing, outgoing_raw
 from celery_reliable.dead_letters.record import DeadLetter, Replay
 from celery_reliable.dead_letters.search import Filter, Group, Page, Stats, add, largest
-from celery_reliable.errors import ReplayRefused
+from celery_reliable.errors import ReliableError, ReplayRefused
 from celery_reliable.events import Events
 from celery_reliable.payloads import Envelope, RawMessage
-from celery_reliable.stores.base import Job, Refused, Replaying, Store
+from celery_reliable.stores.base import Job, Refused, Reopening, Replaying, Store
 
 Item = TypeVar("Item")
 
 _TAKEOVER_AFTER: Final = 10.0  # seconds: a publish with its bounded retries is over by then
 _FIRST: Final = 60
+_CLOCKS_DIFFER: Final = 60.0  # seconds
+_BURIED_WITHIN: Final = 3600.0  # seconds from a failure to its burial: the store may have been away
 _MOST_LOOPS: Final = 3
 _WAITING_TTL: Final = 7 * 24 * 3600.0
 _EVERYTHING: Final = Filter(statuses=("dead", "replaying", "replayed"))
@@ -73,6 +75,7 @@ class DeadLetters:
 
     ``publish`` sends an envelope and returns when the broker has it. ``objection`` says why no worker with this code
     could run a call (its task is gone, its arguments no longer fit); "" when one could. ``fingerprint`` computes the payload fingerprint of an edited call ("" = not compared).
+    ``publish_all`` does so with several at once, all or none when one of them is at fault (`ReliableError`).
     ``publish_raw`` puts a message that could not be read back into its queue.
     ``clock`` (monotonic) and ``sleep`` pace bulk replays; times of letters are judged by the store's clock. A call that
     died again after ``most_loops`` replays is refused.
@@ -84,6 +87,7 @@ class DeadLetters:
         *,
         events: Events,
         publish: Callable[[Envelope], object],
+        publish_all: Callable[[Sequence[Envelope]], object] | None = None,
         publish_raw: Callable[[RawMessage], object] = _no_raw,
         objection: Callable[[Envelope], str] = _nothing,
         fingerprint: Callable[[Envelope], str] = _nothing,
@@ -96,6 +100,7 @@ class DeadLetters:
         self._store = store
         self._events = events
         self._publish = publish
+        self._publish_all = publish_all or self._publish_each
         self._publish_raw = publish_raw
         self._objection = objection
         self._fingerprint = fingerprint
@@ -104,13 +109,17 @@ class DeadLetters:
         self._clock = clock
         self._sleep = sleep
 
+    def _publish_each(self, envelopes: Sequence[Envelope]) -> None:
+        for envelope in envelopes:
+            self._publish(envelope)
+
     # --- search
 
     def search(self, wanted: Filter = _EVERYTHING) -> Iterator[DeadLetter]:
         """Iterate over the letters that fit, newest first, a page of the store in memory at a time."""
         named = [self.show(letter_id) for letter_id in wanted.ids]
         known = [letter for letter in named if letter]
-        letters = known if known and len(known) == len(named) else self._all()
+        letters = known if known and len(known) == len(named) else self._all(wanted)
         return (letter for letter in letters if wanted.matches(letter))
 
     def groups(
@@ -144,22 +153,30 @@ class DeadLetters:
 
         For whoever must answer soon: a page costs the same whatever fits and however many letters there are.
         """
+        labels = self._labels(wanted)
+        until = None if wanted.until is None else wanted.until + _BURIED_WITHIN
         while True:
-            page = self._store.letters(cursor, limit=size)
+            page = self._store.letters(cursor, limit=size, labels=labels, until=until)
             found = [_decoded(letter_id, body) for letter_id, _status, body in page.letters]
-            cursor = page.cursor
+            cursor = "" if _is_before(found, wanted.since) else page.cursor
             yield Page(tuple(letter for letter in found if wanted.matches(letter)), cursor, len(found))
             if not cursor:
                 return
+
+    def _labels(self, wanted: Filter) -> list[str] | None:
+        """Return the labels that may fit; None when all do, or there are too many to tell."""
+        known = self._store.letter_labels()
+        fitting = [label for label in known or () if wanted.fits_label(label)]
+        return None if known is None or len(fitting) == len(known) else fitting
 
     def counts(self) -> Mapping[str, int]:
         """Return how many letters are kept, and since ever buried, replayed, discarded, trimmed; reads no letter."""
         return self._store.letter_counts()
 
-    def _all(self) -> Iterator[DeadLetter]:
-        first = next(self.pages(size=_FIRST))  # what a screen shows comes soon, however many there are
+    def _all(self, wanted: Filter) -> Iterator[DeadLetter]:
+        first = next(self.pages(wanted, size=_FIRST))  # what a screen shows comes soon, however many there are
         yield from first.letters
-        for page in self.pages(cursor=first.cursor) if first.cursor else ():
+        for page in self.pages(wanted, cursor=first.cursor) if first.cursor else ():
             yield from page.letters
 
     # --- replay
@@ -185,9 +202,7 @@ class DeadLetters:
         is ``replaying``. Raises `ReplayRefused`.
         """
         change = Change(args=args, kwargs=kwargs)
-        return self.replay_letter(
-            self._with_call(letter_id), who=who, change=change, new_task_id=new_task_id, force=force
-        )
+        return self.replay_letter(self._there(letter_id), who=who, change=change, new_task_id=new_task_id, force=force)
 
     def replay_letter(
         self,
@@ -200,23 +215,57 @@ class DeadLetters:
         run: str = "",
     ) -> str:
         """Send back a letter that was just read, perhaps changed; see `replay`. ``run`` names the managed replay."""
+        [answer] = self.replay_letters([stored], who=who, change=change, new_task_id=new_task_id, force=force, run=run)
+        if isinstance(answer, ReplayRefused):
+            raise answer
+        return answer
+
+    def replay_letters(
+        self,
+        stored: Sequence[DeadLetter],
+        *,
+        who: str,
+        change: Change = AS_IT_WAS,
+        new_task_id: str | None = None,
+        force: bool = False,
+        run: str = "",
+    ) -> list[str | ReplayRefused]:
+        """Send back letters that were just read; return the new id of each, or why it was refused.
+
+        They take the three steps of `replay` together: all are marked, all published, all marked as published. Each is
+        atomic by itself, as if it were alone.
+        """
+        found = [
+            self._begun_or_refused(letter, who=who, change=change, new_task_id=new_task_id, force=force, run=run)
+            for letter in stored
+        ]
+        found = self._marked(found)
+        self._send([one for one in found if isinstance(one, _Going)])
+        return [one if isinstance(one, ReplayRefused) else one.entry.new_id for one in found]
+
+    def _begun_or_refused(self, stored: DeadLetter, **how: Any) -> _Going | ReplayRefused:
+        try:
+            return self._begin(stored, **how)
+        except ReplayRefused as exc:
+            return exc
+
+    def _begin(
+        self, stored: DeadLetter, *, who: str, change: Change, new_task_id: str | None, force: bool, run: str
+    ) -> _Going:
         letter = self._edited(stored, change)
         self._refuse_misfit(letter, force=force)
         entry = self._begun(stored, who=who)
         if entry is None:
             new_id = new_task_id or str(uuid.uuid4())
             entry = Replay(who, when=self.now(), new_id=new_id, edited=letter is not stored, run=run)
-            letter = letter.with_replay(entry)
-        elif letter.envelope != stored.envelope:
+            return _Going.on(letter.with_replay(entry), entry)
+        if letter.envelope != stored.envelope:
             raise ReplayRefused(_FINISH_FIRST.format(id=letter.id), reason="replayed")
-        self._publish_replay(letter, entry=entry)
-        facts = {"task": letter.task, "task_id": entry.new_id, "key": letter.key or letter.task_id}
-        self._events.emit("letter_replayed", **facts, letter_id=letter.id, by=entry.who)
-        return entry.new_id
+        return _Going.on(letter, entry)
 
     def check(self, letter_id: str, *, who: str, force: bool = False) -> None:
         """Raise the `ReplayRefused` that `replay` would raise, as far as it can be told without doing it."""
-        self.check_letter(self._with_call(letter_id), who=who, force=force)
+        self.check_letter(self._there(letter_id), who=who, force=force)
 
     def check_letter(self, stored: DeadLetter, *, who: str, change: Change = AS_IT_WAS, force: bool = False) -> None:
         """Do likewise with a letter that was just read; a key that has moved on meanwhile is told, too."""
@@ -268,15 +317,15 @@ class DeadLetters:
         except ReplayRefused as exc:
             return replace(step, refused=exc)
 
-    def _with_call(self, letter_id: str) -> DeadLetter:
+    def _there(self, letter_id: str) -> DeadLetter:
         letter = self.show(letter_id)
         if letter is None:
             raise ReplayRefused(_GONE.format(id=letter_id), reason="gone")
-        if letter.envelope is None and (letter.raw is None or letter.raw.item):
-            raise ReplayRefused(_NO_BODY.format(id=letter.id), reason="no_body")
         return letter
 
     def _refuse_misfit(self, letter: DeadLetter, *, force: bool) -> None:
+        if letter.envelope is None and (letter.raw is None or letter.raw.item):
+            raise ReplayRefused(_NO_BODY.format(id=letter.id), reason="no_body")
         if letter.envelope is None and not force:
             text = _RAW.format(id=letter.id, why=letter.error_message, queue=letter.queue)
             raise ReplayRefused(text, reason="no_body")
@@ -312,38 +361,52 @@ class DeadLetters:
             raise ReplayRefused(f"dead letter {letter.id} was not replayed: {exc}.", reason="no_body") from exc
         return replace(changed, fingerprint=self._fingerprint(envelope))
 
-    def _publish_replay(self, letter: DeadLetter, *, entry: Replay) -> None:
-        """Mark, publish, mark as published: a death between two steps is picked up by the next replay."""
-        kept = self._kept(letter, entry=entry)
-        answer = self._mark(letter, entry=entry, kept=kept)
-        if isinstance(answer, Refused):
-            raise _refused_by_store(letter, answer)
-        if letter.envelope is None:
-            self._publish_raw(outgoing_raw(letter, replay=entry, life=answer.life, fingerprint=letter.fingerprint))
-        else:
-            self._publish(_message(letter, entry=entry, life=answer.life))
-        published = replace(entry, published=True)
-        self._mark(letter.with_replay(published), entry=published, kept=kept)
-        if letter.job is None or letter.envelope is None:
-            # Nobody ends the ledger entry of a task that is not ours, or of a message that may be refused again.
-            self._store.settle(letter.job or Job(letter.id), task_id=entry.new_id, state="sent", ttl=1.0)
+    def _marked(self, found: Sequence[_Going | ReplayRefused]) -> list[_Going | ReplayRefused]:
+        """Mark in the store what is to go; the store refuses what has moved on meanwhile."""
+        answers = iter(self._reopen([one for one in found if isinstance(one, _Going)]))
+        return [one if isinstance(one, ReplayRefused) else _answered(one, next(answers)) for one in found]
 
-    @staticmethod
-    def _kept(letter: DeadLetter, *, entry: Replay) -> bytes:
-        # The store learns the life when it is marked; the ledger's copy is made for the one that must come.
-        life = max(letter.life, 1) + 1 if letter.key else 1
-        return _message(letter, entry=entry, life=life).to_bytes() if letter.envelope else _NOT_A_CALL
+    def _reopen(self, going: Sequence[_Going]) -> list[Replaying | Refused]:
+        return self._store.replay_all([one.reopening(ttl=self._waiting_ttl) for one in going]) if going else []
 
-    def _mark(self, letter: DeadLetter, *, entry: Replay, kept: bytes) -> Replaying | Refused:
-        return self._store.replay(
-            letter.id,
-            letter.job,
-            task_id=entry.new_id,
-            envelope=kept,
-            body=letter.to_bytes(),
-            fingerprint=letter.fingerprint,
-            ttl=self._waiting_ttl,
-        )
+    def _send(self, going: Sequence[_Going]) -> None:
+        """Publish, and mark as published: a death between the two is picked up by the next replay, or by the sweep."""
+        claimed = [one for one in going if one.is_claimed]
+        together = claimed if len(claimed) > 1 and self._is_sent_together(claimed) else []
+        alone = [one for one in going if not (together and one.is_claimed)]
+        failures = [failure for one in alone if (failure := self._send_alone(one)) is not None]
+        if failures:
+            raise failures[0]
+
+    def _is_sent_together(self, going: Sequence[_Going]) -> bool:
+        """Publish all; False when one of them cannot be published: then each is tried by itself."""
+        try:
+            self._publish_all([one.envelope for one in going if one.envelope is not None])
+        except ReliableError:
+            return False
+        self._note_published(going)
+        return True
+
+    def _send_alone(self, one: _Going) -> ReliableError | None:
+        try:
+            if one.envelope is None:
+                self._publish_raw(one.raw())
+            else:
+                self._publish(one.envelope)
+        except ReliableError as exc:
+            return exc
+        self._note_published([one])
+        return None
+
+    def _note_published(self, going: Sequence[_Going]) -> None:
+        published = [one.published() for one in going]
+        self._reopen(published)
+        for one in published:
+            letter = one.letter
+            if not one.is_claimed:
+                # Nobody ends the ledger entry of a task that is not ours, or of a message that may be refused again.
+                self._store.settle(letter.job or Job(letter.id), task_id=one.entry.new_id, state="sent", ttl=1.0)
+        self._events.emit_all("letter_replayed", [one.facts() for one in published])
 
     # --- discard
 
@@ -357,6 +420,66 @@ class DeadLetters:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """A letter on its way back: the entry that marks it, and the call as it is published, in ``life``.
+
+    The store says the life when the letter is marked. Until then it is the one that must come, for the ledger's copy.
+    """
+
+    letter: DeadLetter
+    entry: Replay
+    life: int
+    envelope: Envelope | None
+    kept: bytes
+
+    @classmethod
+    def on(cls, letter: DeadLetter, entry: Replay) -> _Going:
+        life = max(letter.life, 1) + 1 if letter.key else 1
+        envelope = _message(letter, entry=entry, life=life) if letter.envelope else None
+        return cls(letter, entry, life, envelope, envelope.to_bytes() if envelope else _NOT_A_CALL)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a second copy would be refused by its claim."""
+        return self.letter.job is not None and self.envelope is not None
+
+    def raw(self) -> RawMessage:
+        letter = self.letter
+        return outgoing_raw(letter, replay=self.entry, life=self.life, fingerprint=letter.fingerprint)
+
+    def in_life(self, life: int) -> _Going:
+        if life == self.life or self.envelope is None:
+            return replace(self, life=life)
+        return replace(self, life=life, envelope=_message(self.letter, entry=self.entry, life=life))
+
+    def published(self) -> _Going:
+        entry = replace(self.entry, published=True)
+        return replace(self, letter=self.letter.with_replay(entry), entry=entry)
+
+    def facts(self) -> dict[str, Any]:
+        letter, entry = self.letter, self.entry
+        job = {"task": letter.task, "task_id": entry.new_id, "key": letter.key or letter.task_id}
+        return {**job, "letter_id": letter.id, "by": entry.who}
+
+    def reopening(self, *, ttl: float) -> Reopening:
+        letter = self.letter
+        return Reopening(
+            letter_id=letter.id,
+            job=letter.job,
+            task_id=self.entry.new_id,
+            envelope=self.kept,
+            body=letter.to_bytes(),
+            fingerprint=letter.fingerprint,
+            ttl=ttl,
+            label=letter.label,
+        )
+
+
+def _answered(going: _Going, answer: Replaying | Refused) -> _Going | ReplayRefused:
+    return going.in_life(answer.life) if isinstance(answer, Replaying) else _refused_by_store(going.letter, answer)
+
+
 def _told(steps: Iterable[Step], on_progress: Callable[[Step], object] | None) -> Iterator[Step]:
     for step in steps:
         if on_progress:
@@ -366,6 +489,11 @@ def _told(steps: Iterable[Step], on_progress: Callable[[Step], object] | None) -
 
 def _message(letter: DeadLetter, *, entry: Replay, life: int) -> Envelope:
     return outgoing(letter, replay=entry, life=life, fingerprint=letter.fingerprint)
+
+
+def _is_before(letters: Sequence[DeadLetter], since: float | None) -> bool:
+    """Tell whether letters, and so all that were buried before them, are older than what is looked for."""
+    return since is not None and max((one.last_failure for one in letters), default=since) < since - _CLOCKS_DIFFER
 
 
 def _decoded(letter_id: str, body: bytes) -> DeadLetter:

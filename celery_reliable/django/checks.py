@@ -1,6 +1,6 @@
 """Say at ``manage.py check`` what is wrong with the configuration of celery_reliable.
 
-The id of a message is ``celery_reliable.`` and the code of the finding, which is stable: ``SILENCED_SYSTEM_CHECKS`` may
+The id of a message is ``celery_reliable.`` and the code that ``celery reliable check`` gives it, which is stable: ``SILENCED_SYSTEM_CHECKS`` may
 name it. Celery runs the checks too, when a worker imports its tasks, so nothing here raises, and only ``--deploy``
 connects.
 """
@@ -15,10 +15,10 @@ from django.apps import apps
 from django.core import checks
 
 from celery_reliable.checks import Finding, clock_findings, configuration_findings
+from celery_reliable.checks.live import store_finding
 from celery_reliable.django.project import NO_APP
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.internals import loaded_app
-from celery_reliable.runtime import runtime_of
 
 TAG: Final = "celery_reliable"
 
@@ -44,11 +44,6 @@ def _of_configuration() -> Iterator[Finding]:
     if app is None:
         yield Finding(code="no_app", severity="warning", message=f"{NO_APP}.")
         return
-    try:
-        runtime_of(app)
-    except ConfigurationError as exc:
-        yield Finding(code="settings", severity="error", message=str(exc))
-        return
     yield from configuration_findings(app)
     yield from clock_findings(app, now=datetime.now().astimezone())
 
@@ -61,11 +56,11 @@ def _of_store() -> Iterator[Finding]:
     except ConfigurationError:
         return  # the other check says so
     except StoreError as exc:
-        yield Finding(code="store_away", severity="error", message=str(exc))
+        yield Finding(code="store_down", severity="error", message=str(exc))
         return
-    yield from (Finding(code="store", severity="warning", message=text) for text in found)
+    yield from map(store_finding, found)
 
 
 def _message(finding: Finding) -> Any:
-    kind = checks.Error if finding.severity == "error" else checks.Warning
-    return kind(finding.message, id=f"{TAG}.{finding.code}")
+    kinds = {"error": checks.Error, "warning": checks.Warning, "info": checks.Info}
+    return kinds[finding.severity](finding.message, id=f"{TAG}.{finding.code}")

@@ -16,7 +16,7 @@ The record of a key moves like this::
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -218,6 +218,20 @@ class Refused:
     new_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopening:
+    """What `Store.replay` is to do with one letter: see there."""
+
+    letter_id: str
+    job: Job | None
+    task_id: str
+    envelope: bytes
+    body: bytes
+    fingerprint: str
+    ttl: float
+    label: str = ""
+
+
 SubmitAnswer = New | Existing | Mismatch
 ClaimAnswer = Run | Done | Dead | Busy | NotYet | Poisoned | Mismatch | Over
 SettleAnswer = Settled | Stale
@@ -356,8 +370,11 @@ class Store(Protocol):
         letter: bytes,
         letter_ttl: float,
         letter_max: int,
+        label: str = "",
     ) -> SettleAnswer:
         """Make the key dead and keep its letter, in one step. Repeating it is one letter.
+
+        ``label`` says what the letter is sought by (see `letters`).
 
         The key is dead for ``letter_ttl``; checkpoint and steps are kept as long. Above ``letter_max`` letters, and
         beyond ``letter_ttl``, the oldest go and are counted in `letter_counts`.
@@ -390,7 +407,14 @@ class Store(Protocol):
     # --- dead letters
 
     def keep_letter(
-        self, letter_id: str, *, job: Job | None = None, letter: bytes, letter_ttl: float, letter_max: int
+        self,
+        letter_id: str,
+        *,
+        job: Job | None = None,
+        letter: bytes,
+        letter_ttl: float,
+        letter_max: int,
+        label: str = "",
     ) -> int:
         """Keep a letter that has no claim (undecodable, late, ...). Twice is once.
 
@@ -403,8 +427,21 @@ class Store(Protocol):
         """Return (status, body) of one letter; status is ``dead`` or ``replayed``."""
         ...
 
-    def letters(self, cursor: str = "", *, limit: int = 500) -> LetterPage:
-        """Return one page of letters, newest first. Start with ""; stop when the answer's cursor is ""."""
+    def letters(
+        self, cursor: str = "", *, limit: int = 500, labels: Collection[str] | None = None, until: float | None = None
+    ) -> LetterPage:
+        """Return one page of letters, newest first. Start with ""; stop when the answer's cursor is "".
+
+        ``labels``: only letters that have one of these; it costs the same however many others there are, and the cursor
+        serves for the same labels only. ``until``: begin with those buried at that moment (unix seconds).
+        """
+        ...
+
+    def letter_labels(self) -> Sequence[str] | None:
+        """Return the labels that letters have now, in no order; None when there are too many to look through.
+
+        A store may keep letters under "" instead, when it has as many labels as it bears: look for them there, too.
+        """
         ...
 
     def letter_counts(self) -> Mapping[str, int]:
@@ -421,13 +458,18 @@ class Store(Protocol):
         body: bytes,
         fingerprint: str,
         ttl: float,
+        label: str = "",
     ) -> Replaying | Refused:
-        """Mark the letter replayed (its body becomes ``body``) and make its key wait for ``task_id``, in one step.
+        """Mark the letter replayed (body and label become these) and make its key wait for ``task_id``, in one step.
 
         The ledger entry is written whatever the ledger setting. Refused when the letter is gone, was replayed, or its
         key has a later life or is done. The same ``task_id`` again replaces the letter's body, changes nothing else and
         answers `Replaying` again, so that a replayer that was cut off can go on. ``job`` None: a letter without a key.
         """
+        ...
+
+    def replay_all(self, reopenings: Sequence[Reopening]) -> list[Replaying | Refused]:
+        """Do what `replay` does to each of several letters, each atomic by itself, where it can be in one round trip."""
         ...
 
     def discard(self, letter_id: str, job: Job | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -76,7 +76,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _KeptLetter:
-    """A letter; ``number`` orders by burial."""
+    """A letter; ``number``, the microsecond of its burial or a later one, orders."""
 
     letter: Letter
     number: int
@@ -91,6 +91,7 @@ class _Letters:
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("buried", "replayed", "discarded", "trimmed"), 0)
     )
+    _last: int = 0
 
     def put(self, letter_id: str, letter: Letter, *, now: float, ttl: float, limit: int) -> int:
         """Keep a letter once; return how many old ones had to go."""
@@ -99,7 +100,8 @@ class _Letters:
         if letter_id in self.kept:
             return 0
         self.counts["buried"] += 1
-        self.kept[letter_id] = _KeptLetter(letter, self.counts["buried"], now + ttl)
+        self._last = max(self._last + 1, round(now * 1e6))
+        self.kept[letter_id] = _KeptLetter(letter, self._last, now + ttl)
         self._drop(list(self.kept)[: max(0, len(self.kept) - limit)])
         return self.counts["trimmed"] - before
 
@@ -112,10 +114,14 @@ class _Letters:
             del self.kept[letter_id]
         self.counts["trimmed"] += len(letter_ids)
 
-    def page(self, cursor: str, *, limit: int) -> LetterPage:
+    def page(self, cursor: str, *, limit: int, labels: Collection[str] | None) -> LetterPage:
         """Return letters older than the cursor, newest first."""
         below = int(cursor) if cursor else math.inf
-        older = [(letter_id, kept) for letter_id, kept in reversed(self.kept.items()) if kept.number < below]
+        older = [
+            (letter_id, kept)
+            for letter_id, kept in reversed(self.kept.items())
+            if kept.number < below and (labels is None or kept.letter.label in labels)
+        ]
         page = older[:limit]
         rows = [(letter_id, kept.letter.status, kept.letter.body) for letter_id, kept in page]
         return LetterPage(letters=rows, cursor=str(page[-1][1].number) if len(older) > limit else "")
@@ -195,15 +201,13 @@ class MemoryTables:
         kept = self._letters.kept.get(letter_id)
         return None if kept is None else kept.letter
 
-    def put_letter(self, letter_id: str, *, body: bytes, life: int, ttl: float, limit: int) -> int:
+    def put_letter(self, letter_id: str, letter: Letter, *, ttl: float, limit: int) -> int:
         """See `Tables.put_letter`."""
-        return self._letters.put(letter_id, Letter(body, life), now=self.now, ttl=ttl, limit=limit)
+        return self._letters.put(letter_id, letter, now=self.now, ttl=ttl, limit=limit)
 
-    def mark_replayed(self, letter_id: str, *, body: bytes, new_id: str, new_life: int, again: bool) -> None:
+    def mark_replayed(self, letter_id: str, letter: Letter, *, again: bool) -> None:
         """See `Tables.mark_replayed`."""
-        kept = self._letters.kept[letter_id]
-        letter = replace(kept.letter, status="replayed", body=body, new_id=new_id, new_life=new_life)
-        self._letters.kept[letter_id] = replace(kept, letter=letter)
+        self._letters.kept[letter_id] = replace(self._letters.kept[letter_id], letter=letter)
         self._letters.counts["replayed"] += not again
 
     def discard_letter(self, letter_id: str) -> None:
@@ -211,10 +215,15 @@ class MemoryTables:
         del self._letters.kept[letter_id]
         self._letters.counts["discarded"] += 1
 
-    def letter_page(self, cursor: str, *, limit: int) -> LetterPage:
+    def letter_page(self, cursor: str, *, limit: int, labels: Collection[str] | None) -> LetterPage:
         """See `Tables.letter_page`."""
         self._letters.forget_old(now=self.now)
-        return self._letters.page(cursor, limit=limit)
+        return self._letters.page(cursor, limit=limit, labels=labels)
+
+    def letter_labels(self) -> Sequence[str]:
+        """See `Tables.letter_labels`."""
+        self._letters.forget_old(now=self.now)
+        return sorted({kept.letter.label for kept in self._letters.kept.values()})
 
     def letter_counts(self) -> Mapping[str, int]:
         """See `Tables.letter_counts`."""

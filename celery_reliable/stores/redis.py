@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -36,6 +36,7 @@ _VERBS = [
     "keep_letter",
     "replay",
     "discard",
+    "find_letters",
     "resend",
     "lead",
     "read_notes",
@@ -46,6 +47,9 @@ _BARE = ("finish",)
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
 _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
 _HEX = re.compile("[0-9a-f]+")
+_UNLABELLED, _LAST_NUMBER = b"00000000", "\0"  # as in common.lua
+_BEFORE_BODY = 9
+_PLACE = 16  # digits of a microsecond in the index of letters
 _INLINE = 32  # bytes: a longer outcome gets a string of its own
 _LIVE_TTL = 7 * 24 * 3600.0
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our monotonic clock and the server's serves
@@ -290,20 +294,15 @@ class RedisStore:
         letter: bytes,
         letter_ttl: float,
         letter_max: int,
+        label: str = "",
     ) -> base.SettleAnswer:
         """See `Store.bury`."""
-        place, keys = self._keys.place(job), self._keys
+        place = self._keys.place(job)
+        own = (place.record, place.alone, place.ledger, place.checkpoint, place.evidence)
         answer = self._link.script(
             "bury",
-            (
-                place.record,
-                place.alone,
-                place.ledger,
-                *keys.letter_keys(place.shard),
-                place.checkpoint,
-                place.evidence,
-            ),
-            (place.field, fence, _flat(token), task_id, letter_id, letter, _ms(letter_ttl), letter_max),
+            (*own, *self._keys.letter_keys(place.shard)),
+            (place.field, fence, _flat(token), task_id, letter_id, letter, label, _ms(letter_ttl), letter_max),
         )
         settled = _SETTLE_ANSWERS[answer[0]]
         return dataclasses.replace(settled, trimmed=answer[1]) if answer[1] else settled
@@ -346,11 +345,18 @@ class RedisStore:
     # --- dead letters
 
     def keep_letter(
-        self, letter_id: str, *, job: Job | None = None, letter: bytes, letter_ttl: float, letter_max: int
+        self,
+        letter_id: str,
+        *,
+        job: Job | None = None,
+        letter: bytes,
+        letter_ttl: float,
+        letter_max: int,
+        label: str = "",
     ) -> int:
         """See `Store.keep_letter`."""
         shard = self._keys.shard(job or Job(letter_id))
-        values = (letter_id, letter, _ms(letter_ttl), letter_max)
+        values = (letter_id, letter, label, _ms(letter_ttl), letter_max)
         return int(self._link.script("keep_letter", self._keys.letter_keys(shard), values))
 
     def letter(self, letter_id: str) -> tuple[str, bytes] | None:
@@ -362,9 +368,15 @@ class RedisStore:
                 return _letter(raw)
         return None
 
-    def letters(self, cursor: str = "", *, limit: int = 500) -> base.LetterPage:
+    def letters(
+        self, cursor: str = "", *, limit: int = 500, labels: Collection[str] | None = None, until: float | None = None
+    ) -> base.LetterPage:
         """See `Store.letters`; the cursor is the time of burial, so pages stay whole while letters come and go."""
-        upper = f"({cursor}" if cursor else "+inf"
+        begin = "" if until is None else str(int(until * 1e6))
+        if labels is not None:
+            return self._labelled(cursor or f"{begin or '9' * _PLACE:>0{_PLACE}}~", limit=limit, labels=labels)
+        # A cursor among labels names a letter, too: all of its microsecond are given again.
+        upper = cursor[:_PLACE] if len(cursor) > _PLACE else f"({cursor}" if cursor else begin or "+inf"
         found: list[tuple[int, int, str]] = []
         for shard in range(self._link.shards):
             order = self._keys.letter_order(shard)
@@ -374,6 +386,29 @@ class RedisStore:
         ends = found[limit - 1][0] if len(found) >= limit else 0
         page = [one for one in found if one[0] >= ends]  # with all that were buried in the last one's microsecond
         return base.LetterPage(self._bodies(page), str(ends) if ends else "")
+
+    def _labelled(self, below: str, *, limit: int, labels: Collection[str]) -> base.LetterPage:
+        """Find the newest letters of some labels; the cursor is time and id of the last one."""
+        found: list[tuple[bytes, bytes, bytes | None]] = []
+        for shard in range(self._link.shards):
+            known = self._numbers(shard)
+            numbers = [known[label] for label in labels if label in known]
+            keys = (self._keys.letters(shard), self._keys.letter_index(shard))
+            flat = self._link.script("find_letters", keys, (limit, below, *numbers)) if numbers else []
+            found += zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        found.sort(key=lambda one: one[0], reverse=True)
+        cursor = _text(found[limit - 1][0]) if len(found) >= limit else ""
+        page = [(_text(letter_id), *_letter(raw)) for _, letter_id, raw in found[:limit] if raw is not None]
+        return base.LetterPage(page, cursor)
+
+    def letter_labels(self) -> Sequence[str] | None:
+        """See `Store.letter_labels`."""
+        return sorted({label for shard in range(self._link.shards) for label in self._numbers(shard)})
+
+    def _numbers(self, shard: int) -> dict[str, bytes]:
+        name = self._keys.letter_labels(shard)
+        found = {_text(label): number for label, number in _pairs(self._link.command("HGETALL", name, key=name))}
+        return {"": _UNLABELLED, **{label: number for label, number in found.items() if label != _LAST_NUMBER}}
 
     def _bodies(self, page: Sequence[tuple[int, int, str]]) -> list[tuple[str, str, bytes]]:
         """Read the letters of a page, in its order, one round trip a shard."""
@@ -388,7 +423,7 @@ class RedisStore:
         """See `Store.letter_counts`."""
         counts = dict.fromkeys(("kept", "buried", "replayed", "discarded", "trimmed"), 0)
         for shard in range(self._link.shards):
-            letters, _, stats = self._keys.letter_keys(shard)
+            letters, stats = self._keys.letters(shard), self._keys.letter_stats(shard)
             counts["kept"] += self._link.command("HLEN", letters, key=letters)
             for name, value in _pairs(self._link.command("HGETALL", stats, key=stats)):
                 counts[_text(name)] += int(value)
@@ -404,16 +439,25 @@ class RedisStore:
         body: bytes,
         fingerprint: str,
         ttl: float,
+        label: str = "",
     ) -> base.Replaying | base.Refused:
         """See `Store.replay`."""
-        place = self._keys.place(job or Job(letter_id))
-        keys = (self._keys.letters(place.shard), self._keys.letter_stats(place.shard), place.ledger)
-        own = (place.record, place.alone) if job else ()
-        values = (place.field if job else "", letter_id, task_id, envelope, body, fingerprint, _ms(ttl))
-        answer = self._link.script("replay", (*keys, *own), values)
-        if answer[0] == b"replaying":
-            return base.Replaying(int(answer[1]))
-        return base.Refused(_text(answer[1]), _text(answer[2]))  # type: ignore[arg-type]  # the script's closed set
+        facts = {"envelope": envelope, "body": body, "fingerprint": fingerprint, "ttl": ttl, "label": label}
+        [answer] = self.replay_all([base.Reopening(letter_id=letter_id, job=job, task_id=task_id, **facts)])  # type: ignore[arg-type]  # mixed values
+        return answer
+
+    def replay_all(self, reopenings: Sequence[base.Reopening]) -> list[base.Replaying | base.Refused]:
+        """See `Store.replay_all`: one round trip, on a Cluster one for each letter."""
+        answers = self._link.scripts("replay", [self._reopening(one) for one in reopenings])
+        return [_replay_answer(answer) for answer in answers]
+
+    def _reopening(self, one: base.Reopening) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Return keys and arguments of the script."""
+        place = self._keys.place(one.job or Job(one.letter_id))
+        own = (place.record, place.alone) if one.job else ()
+        field = place.field if one.job else ""
+        values = (field, one.letter_id, one.task_id, one.envelope, one.body, one.fingerprint, _ms(one.ttl), one.label)
+        return (*self._keys.letter_keys(place.shard), place.ledger, *own), values
 
     def discard(self, letter_id: str, job: Job | None) -> bool:
         """See `Store.discard`."""
@@ -508,9 +552,16 @@ def _flat(token: str) -> str:
 
 
 def _letter(raw: bytes) -> tuple[str, bytes]:
+    """Return status and body; before them is the number of the label, see `keep_letter` in common.lua."""
     if raw[:1] == b"d":
-        return "dead", raw[1:]
-    return "replayed", raw.split(b"\n", 1)[1]
+        return "dead", raw[_BEFORE_BODY:]
+    return "replayed", raw[_BEFORE_BODY:].split(b"\n", 1)[1]
+
+
+def _replay_answer(answer: Sequence[Any]) -> base.Replaying | base.Refused:
+    if answer[0] == b"replaying":
+        return base.Replaying(int(answer[1]))
+    return base.Refused(_text(answer[1]), _text(answer[2]))  # type: ignore[arg-type]  # the script's closed set
 
 
 def _pairs(flat: Any) -> Iterable[tuple[bytes, bytes]]:
@@ -543,7 +594,7 @@ def _run(answer: Sequence[Any]) -> base.Run:
 _CLAIM_ANSWERS: Mapping[bytes, Callable[[Sequence[Any]], base.ClaimAnswer]] = {
     b"run": _run,
     b"done": lambda answer: base.Done(_text(answer[1]), answer[2]),
-    b"dead": lambda answer: base.Dead(_text(answer[1]), answer[2][1:]),
+    b"dead": lambda answer: base.Dead(_text(answer[1]), _letter(answer[2])[1] if answer[2] else b""),
     b"busy": lambda answer: base.Busy(int(answer[1]) / 1000),
     b"notyet": lambda answer: base.NotYet(int(answer[1]) / 1000),
     b"poisoned": lambda answer: base.Poisoned(int(answer[1]), answer[2], answer[3], answer[4], tuple(answer[5:])),

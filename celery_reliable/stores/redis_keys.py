@@ -12,6 +12,7 @@ lie in one slot.
 ``P led``               ledger: task id -> envelope (hash)
 ``P l``, ``P lz``       dead letters and their order by time (hash, sorted set)
 ``P ls``                counts of letters (hash)
+``P lb``, ``P lx``      labels of letters, and the letters of each label by time (hash, sorted set)
 ``P r:<role>``          who has a role in the fleet (string)
 ``P n:<shelf>``         notes of a shelf: name -> version and value (hash)
 ``P nx:<shelf>``        when each of them ends, in milliseconds (sorted set)
@@ -128,9 +129,18 @@ class Keys:
         """Return the key of the letters' counts."""
         return f"{self._prefixes[shard]}ls"
 
-    def letter_keys(self, shard: int) -> tuple[str, str, str]:
-        """Return letters, order and counts of a shard."""
-        return self.letters(shard), self.letter_order(shard), self.letter_stats(shard)
+    def letter_labels(self, shard: int) -> str:
+        """Return the key of the letters' labels."""
+        return f"{self._prefixes[shard]}lb"
+
+    def letter_index(self, shard: int) -> str:
+        """Return the key of the letters by label."""
+        return f"{self._prefixes[shard]}lx"
+
+    def letter_keys(self, shard: int) -> tuple[str, str, str, str, str]:
+        """Return letters, order, counts, labels and index of a shard."""
+        prefix = self._prefixes[shard]
+        return f"{prefix}l", f"{prefix}lz", f"{prefix}ls", f"{prefix}lb", f"{prefix}lx"
 
     def role(self, role: str) -> str:
         """Return the key of a role in the fleet."""

@@ -34,11 +34,23 @@ class Line:
         Raises `ReplyError` for an error the server sent, and OSError (TimeoutError among them) for a lost connection.
         """
         self._send(packed)
+        reply = self._next()
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def exchange_all(self, packed: bytes, count: int) -> list[Any]:
+        """Send several packed commands and return their replies, an error that the server sent as a `ReplyError` among them.
+
+        Of commands with short replies only: the server may stop reading while nobody takes what it has to say.
+        """
+        self._send(packed)
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> Any:
         gets = self._reader.gets
         while (reply := gets()) is False:  # not enough data yet; RESP 2 has no booleans
             self._feed()
-        if isinstance(reply, ReplyError):
-            raise reply
         return reply
 
     def _feed(self) -> None:

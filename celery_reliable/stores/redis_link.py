@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,6 +21,9 @@ from celery_reliable.stores.redis_line import Line, ReplyError, pack_command
 
 CLUSTER_SHARDS = 64
 _T = TypeVar("_T")
+_FULL = 0.9  # share of maxmemory from which it is told
+_SAMPLE = 200  # keys that are looked at
+_OF_A_CACHE = re.compile(r"[\w.-]*:\d+:|(flask_cache|laravel_cache|cachalot|dogpile)[:_]")  # the first is Django's
 _IDLE = 64  # connections kept open at most; one is enough for each thread or greenlet that runs at a time
 
 
@@ -41,6 +44,13 @@ class Link(Protocol):
 
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """Run one verb's script."""
+        ...
+
+    def scripts(self, verb: str, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
+        """Run one verb's script for several (keys, args), in their order; where it can be in one round trip.
+
+        When one raises, what the others did is unknown: of verbs that may be repeated only.
+        """
         ...
 
     def wait(self, replicas: int, *, timeout: float, key: str) -> None:
@@ -108,26 +118,49 @@ class SingleLink:
                 raise
             return self._call(("EVAL", self._scripts[verb], *rest))
 
+    def scripts(self, verb: str, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
+        """See `Link.scripts`."""
+        return _translated(self._evaluate_all, verb, [(len(keys), *keys, *args) for keys, args in calls])
+
+    def _evaluate_all(self, verb: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        packed = b"".join(pack_command(("EVALSHA", self._shas[verb], *rest)) for rest in calls)
+        replies = self._sent(packed, count=len(calls)) if calls else []
+        answers = []
+        for rest, reply in zip(calls, replies, strict=True):
+            unknown = isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
+            if isinstance(reply, ReplyError) and not unknown:
+                self._idle.clear()  # this one may lead to a server that is no master any more
+                raise reply
+            answers.append(self._evaluate(verb, rest) if unknown else reply)
+        return answers
+
     def _call(self, args: tuple[Any, ...]) -> Any:
         """Call once; a kept connection that the server has closed meanwhile is replaced by a new one, once."""
+        return self._sent(pack_command(args))
+
+    def _sent(self, packed: bytes, *, count: int = 0) -> Any:
         try:
-            return self._call_once(args)
+            return self._sent_once(packed, count=count)
         except TimeoutError:
             raise
         except OSError:
-            return self._exchange(Line(self._pool.make_connection()), pack_command(args))
+            return self._exchange(Line(self._pool.make_connection()), packed, count)
 
     def _call_once(self, args: tuple[Any, ...]) -> Any:
+        return self._sent_once(pack_command(args))
+
+    def _sent_once(self, packed: bytes, *, count: int = 0) -> Any:
         try:
-            return self._exchange(self._take(), pack_command(args))
+            return self._exchange(self._take(), packed, count)
         except OSError:
             self._idle.clear()  # the others are of the same server, which may be another one now
             self.epoch += 1
             raise
 
-    def _exchange(self, line: Line, packed: bytes) -> Any:
+    def _exchange(self, line: Line, packed: bytes, count: int) -> Any:
+        """Return the reply, or the list of ``count`` replies to several commands."""
         try:
-            reply = line.exchange(packed)
+            reply = line.exchange_all(packed, count) if count else line.exchange(packed)
         except ReplyError as exc:
             if _may_follow_a_failover(exc):
                 line.close()
@@ -201,6 +234,10 @@ class ClusterLink:
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """See `Link.script`."""
         return _translated(self._evaluate, verb, (len(keys), *keys, *args), str(keys[0]))
+
+    def scripts(self, verb: str, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
+        """See `Link.scripts`: each by itself, since they may belong to different nodes."""
+        return [self.script(verb, keys, args) for keys, args in calls]
 
     def _evaluate(self, verb: str, rest: tuple[Any, ...], key: str) -> Any:
         try:
@@ -339,7 +376,32 @@ def _findings(ask: Callable[..., Any]) -> list[str]:
         found.append(f"the server is Redis {version}; Redis 7 or Valkey 7.2 is needed")
     if _config(ask, "appendonly") == "no":
         found.append("appendonly is no: a crash of Redis forgets every job since its last snapshot; set it to yes")
-    return found
+    return [*found, *_memory(_info(ask, "memory")), *_neighbours(ask)]
+
+
+def _memory(info: Mapping[str, str]) -> Iterator[str]:
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if most and used > _FULL * most:
+        yield (
+            f"{used / most:.0%} of maxmemory ({most / 1e6:,.0f} MB) is used: beyond it apply_async raises StoreFull; raise "
+            "maxmemory, or find what grows"
+        )
+
+
+def _neighbours(ask: Callable[..., Any]) -> Iterator[str]:
+    """Look at some keys for those that a cache makes."""
+    try:
+        _, names = ask("SCAN", 0, "COUNT", _SAMPLE)
+    except StoreUnavailable:
+        raise
+    except (StoreError, TypeError, ValueError):  # a service that refuses it, or a Cluster's client that scans by itself
+        return
+    cached = [_plain(name) for name in names if _OF_A_CACHE.match(_plain(name))]
+    if cached:
+        yield (
+            f"keys of a cache lie beside ours (such as {cached[0][:40]!r}): whoever clears the cache with FLUSHDB forgets every "
+            "job; give the store a database of its own, better a server"
+        )
 
 
 def _config(ask: Callable[..., Any], name: str) -> str:

@@ -91,6 +91,7 @@ class Signs:
         self._loop = loop
         self._stuck = StuckWatch(after=_BEATS * self._interval)
         self._process = Process.current()
+        self._broker = consumer.app.connection_for_read().as_uri()  # without the password
         self._began = self._drained = float("inf")
         self._received = self._counted = 0
         self._publication = Publication(self._runtime, node=consumer.hostname)
@@ -214,6 +215,8 @@ class Signs:
             waiting=waiting if self._used_sight is not None else None,
             busy=_busy(consumer),
             versions=_VERSIONS,
+            broker=self._broker,
+            probed=self.are_probed,
         )
 
 

@@ -114,6 +114,7 @@ class Refusals:
         trimmed = self._runtime.store.keep_letter(
             letter.id,
             letter=letter.to_bytes(),
+            label=letter.label,
             letter_ttl=settings.dead_letter_ttl,
             letter_max=settings.dead_letter_max,
         )
@@ -158,6 +159,7 @@ class Refusals:
             token=token,
             letter_id=letter.id,
             letter=letter.to_bytes(),
+            label=letter.label,
             letter_ttl=settings.dead_letter_ttl,
             letter_max=settings.dead_letter_max,
         )

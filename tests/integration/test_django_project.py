@@ -54,7 +54,7 @@ def settings_with(folder: Path, text: str) -> Project:
 def test_a_wrong_setting_is_an_error_of_the_check(tmp_path: Path) -> None:
     """As the project spells it, under an id that stays."""
     said = settings_with(tmp_path, "CELERY_RELIABLE_LEESE_TTL = 7").manage("check", code=1)
-    assert "(celery_reliable.settings)" in said
+    assert "(celery_reliable.settings_wrong)" in said
     assert "did you mean CELERY_RELIABLE_LEASE_TTL?" in said
 
 
@@ -64,12 +64,12 @@ def test_findings_are_warnings_that_can_be_silenced(tmp_path: Path) -> None:
     night += "{'night': {'task': 'webshop.report', 'schedule': crontab(hour=2, minute=30)}}"
     said = settings_with(tmp_path, night).manage("check")
     assert "(celery_reliable.crontab_in_local_night)" in said
-    assert "(celery_reliable.store)" not in said, "a check without --deploy has connected"
+    assert "(celery_reliable.store_no_tables)" not in said, "a check without --deploy has connected"
     silenced = "SILENCED_SYSTEM_CHECKS = ['celery_reliable.crontab_in_local_night', 'celery_reliable.zone_differs']"
     project = settings_with(tmp_path, f"{night}\n{silenced}")
     deploy = project.manage("check", "--deploy", "--tag", "celery_reliable")
     assert "crontab_in_local_night)" not in deploy
-    assert "(celery_reliable.store)" in deploy
+    assert "(celery_reliable.store_no_tables)" in deploy
     assert "manage.py migrate celery_reliable" in deploy
 
 

@@ -282,6 +282,7 @@ class TestRules:
                 app.tasks["add"].delay(1, label)
                 app.tasks["flaky"].delay(f"{label}:{time.monotonic()}", 1)
                 app.tasks["hopeless"].delay(f"{label}:{time.monotonic()}")
+                app.tasks["later"].delay(f"{label}:{time.monotonic()}", 1)
                 time.sleep(0.5)  # the pace of the load, not a wait for anything
                 missing = [query for query in missing if not answers(server.url, query)]
         assert not missing

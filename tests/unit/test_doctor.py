@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -56,6 +57,30 @@ def codes(app: Celery) -> set[str]:
     return {finding.code for finding in configuration_findings(app)}
 
 
+PLAIN_PROJECT = f"""
+import requests
+from celery import Celery
+from celery.schedules import crontab
+
+app = Celery("shop", broker="{REDIS}", backend="{REDIS}")
+app.conf.update(accept_content=["json", "pickle"], timezone="Europe/Berlin")
+app.conf.beat_schedule = {{"nightly": {{"task": "shop.report", "schedule": crontab(hour=2, minute=30)}}}}
+
+
+@app.task(name="shop.charge", bind=True, max_retries=None)
+def charge(self, order):
+    try:
+        requests.post("https://payments.example/charge", json=order, timeout=5)
+    except requests.ConnectionError as exc:
+        raise self.retry(exc=exc)
+
+
+@app.task(name="shop.report")
+def report():
+    return 1
+"""
+
+
 class TestConfiguration:
     """Settings and tasks; nothing is connected to."""
 
@@ -79,6 +104,23 @@ class TestConfiguration:
             app = reliable_app(reliable_fair_queues=fair)
             app.task(base=ReliableTask, name="shop.report", fairness_key="{tenant}", shared=False)(report)
             assert codes(app) == found
+
+    def test_first_check_of_a_plain_project_finds_its_real_dangers(self, tmp_path: Path) -> None:
+        """As a fresh user runs it, on the project that every tutorial has; each comes with its page."""
+        (tmp_path / "shop.py").write_text(PLAIN_PROJECT)
+        command = (sys.executable, "-m", "celery", "-A", "shop", "reliable", "check", "--json")
+        here = {**os.environ, "TZ": "Europe/Berlin"}
+        done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=60, check=False)
+        found = {one["code"]: one for one in map(json.loads, done.stdout.splitlines())}
+        assert done.returncode == 1, done.stderr
+        assert {code: one["severity"] for code, one in found.items()} == {
+            "not_wired": "warning",
+            "early_ack": "error",
+            "pickle_accepted": "error",
+            "retries_unbounded": "warning",
+            "crontab_in_local_night": "warning",
+        }
+        assert all(one["docs"].endswith(f"#{code.replace('_', '-')}") for code, one in found.items())
 
     def test_example_project_has_no_finding(self) -> None:
         """No false alarm. In a process of its own: its tasks would come to every app of this one."""
@@ -146,6 +188,74 @@ class TestConfiguration:
         assert "shop.pay:" in finding.message
 
 
+class Session:
+    """Stand for a client of a package."""
+
+    __module__ = "requests.sessions"
+
+
+session = Session()
+
+
+def post(order: int) -> None:
+    """Call through a helper, as most projects do."""
+    session.post(order)  # type: ignore[attr-defined]
+
+
+def count(order: int) -> int:
+    """Call nobody."""
+    return order
+
+
+class TestOutside:
+    """Tasks that talk to other systems, however they name what they talk with."""
+
+    def found(self, body: Any) -> set[str]:
+        """Return what is found of a task with this body."""
+        app = reliable_app()
+        app.task(base=ReliableTask, name="shop.task", shared=False)(body)
+        return codes(app)
+
+    def test_client_by_another_name_and_behind_a_helper_is_found(self) -> None:
+        """By the package that it is of."""
+
+        def direct(order: int) -> None:
+            session.post(order)  # type: ignore[attr-defined]
+
+        def behind(order: int) -> None:
+            post(order)
+
+        assert self.found(direct) == self.found(behind) == {"no_key_talks_outside"}
+
+    def test_what_stays_inside_is_not_found(self) -> None:
+        """Helpers of its own module, the standard library, Celery."""
+
+        def inside(order: int) -> str:
+            return json.dumps([count(order), re.escape("."), sys.executable])
+
+        assert self.found(inside) == set()
+
+
+@pytest.mark.parametrize(
+    ("broker", "found"),
+    [
+        ("amqp://guest:guest@rabbit.internal:5672//", {"broker_open"}),
+        ("amqp://shop:secret@rabbit.internal:5672//", set()),
+        ("amqp://guest:guest@127.0.0.1:5672//", set()),
+        ("redis://redis.internal:6379/0", {"broker_open"}),
+        ("redis://:secret@redis.internal:6379/0", set()),
+        ("redis://localhost:6379/0", set()),
+    ],
+)
+def test_broker_that_anybody_may_enter_is_told_and_fails_nothing(broker: str, found: set[str]) -> None:
+    """A user that was left as it came, or none at all; not on this host alone."""
+    app = reliable_app(broker)
+    findings = configuration_findings(app)
+    assert {one.code for one in findings} == found
+    assert {one.severity for one in findings} <= {"info"}
+    assert CliRunner().invoke(reliable, ("check", "--strict"), obj=SimpleNamespace(app=app)).exit_code == 0
+
+
 def sign(node: str, **changes: Any) -> WorkerState:
     """A worker that is well."""
     made = LifeSign(
@@ -181,6 +291,8 @@ class TestLive:
             ({"workers": (sign("a"), sign("b", at=970.0))}, "clock_skew"),
             ({"workers": (sign("a"), sign("b", versions={"celery": "5.6.2"}))}, "mixed_versions"),
             ({"workers": (sign("a"), sign("b", state="stuck"))}, "worker_stuck"),
+            ({"workers": (sign("a", broker="redis://one//"), sign("b", broker="redis://two//"))}, "two_fleets"),
+            ({"workers": (sign("a"), sign("b", probed=False))}, "no_probe"),
             ({"queues": (QueueState("lost", 7),)}, "queue_unconsumed"),
             ({"leader": None, "followers": (Member("t", "h", 1, 0.0, 1.0),)}, "no_leader"),
         ],
@@ -195,6 +307,9 @@ class TestLive:
             ("maxmemory-policy is allkeys-lru: Redis may evict", "store_evicts"),
             ("appendonly is no: a crash", "store_volatile"),
             ("the server is Redis 6.2; Redis 7 or Valkey 7.2 is needed", "store_old"),
+            ("keys of a cache lie beside ours (such as ':1:page')", "store_is_cache"),
+            ("95% of maxmemory (512 MB) is used", "store_nearly_full"),
+            ("the tables are missing", "store_no_tables"),
             ("something new", "store_finding"),
         ],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from celery_reliable.dead_letters import DeadLetter, DeadLetters, Filter, Worker
 from celery_reliable.dead_letters.outgoing import Change, edited
 from celery_reliable.dead_letters.runs import ALIVE, Plan, Replayed, Run, Runner, Runs
 from celery_reliable.dead_letters.silences import Silence, Silences, is_silent
-from celery_reliable.errors import ReplayRefused
+from celery_reliable.errors import ReliableError, ReplayRefused
 from celery_reliable.events import Events
 from celery_reliable.payloads import Envelope
 from celery_reliable.stores.base import Job
+from celery_reliable.stores.base import Run as Ran
 from celery_reliable.stores.memory import MemoryStore
 
 LONG = 1e6
@@ -72,13 +73,8 @@ class Shop:
 
     def letters(self, **changes: Any) -> DeadLetters:
         """Return the dead letters as an operator has them."""
-        return DeadLetters(
-            self.store,
-            events=Events(),
-            publish=self.sent.append,
-            objection=lambda call: self.objections.get(call.task, ""),
-            **changes,
-        )
+        given = {"publish": self.sent.append, "objection": lambda call: self.objections.get(call.task, "")}
+        return DeadLetters(self.store, events=Events(), **{**given, **changes})
 
     def sleep(self, seconds: float) -> None:
         """Let time pass; workers run what was sent."""
@@ -99,9 +95,19 @@ class Shop:
         )
         self.store.complete(job, task_id=call.task_id, fence=claim.fence, token="w", outcome=None, marker_ttl=LONG)
 
-    def runner(self, *, who: str = "ann", told: Any = lambda _run, _step: None) -> Runner:
+    def is_run(self, number: int, call: Envelope) -> bool:
+        """Give a message to a worker; tell whether its claim lets it run."""
+        job = Job(f"order:{number}", "declared", call.options["headers"]["reliable"].get("s", 0))
+        answer = self.store.claim(
+            job, task_id=call.task_id, life=0, token=call.task_id, ttl=LONG, max_deliveries=5, record_ttl=LONG
+        )
+        return isinstance(answer, Ran)
+
+    def runner(self, *, who: str = "ann", told: Any = lambda _run, _step: None, **changes: Any) -> Runner:
         """Return an operator at work."""
-        return Runner(self.store, self.letters(), who=who, told=told, clock=lambda: self.time, sleep=self.sleep)
+        return Runner(
+            self.store, self.letters(**changes), who=who, told=told, clock=lambda: self.time, sleep=self.sleep
+        )
 
     def begin(self, **changes: Any) -> Run:
         """Begin a run."""
@@ -200,6 +206,39 @@ class TestOperators:
         assert left.is_left(now=shop.time)
         assert shop.runner(who="bob").work(left).state == "done"
         assert sorted(shop.orders()) == list(range(20))
+
+    @pytest.mark.parametrize("sent", [0, 3, 10])
+    def test_operator_killed_in_the_middle_of_a_publish_loses_and_doubles_nothing(self, sent: int) -> None:
+        """Ten letters go at once; some of them were published, none is marked as published. The next one finishes them."""
+        shop = Shop(10)
+        run = shop.begin()
+
+        def die(calls: Sequence[Envelope]) -> None:
+            shop.sent.extend(calls[:sent])
+            raise Killed
+
+        with pytest.raises(Killed):
+            shop.runner(publish_all=die).work(run)
+        assert {letter.status for letter in shop.letters().search()} == {"replaying"}
+        shop.time += ALIVE + 1
+        assert shop.runner(who="bob").work(run).replayed == 10
+        ran = [number for number, call in zip(shop.orders(), shop.sent, strict=True) if shop.is_run(number, call)]
+        assert sorted(ran) == list(range(10))
+        assert {letter.status for letter in shop.letters().search()} == {"replayed"}
+
+    def test_letter_that_cannot_be_published_keeps_the_others_of_its_batch_not_back(self) -> None:
+        """They go one by one then, and the run says which it was."""
+        shop = Shop(5)
+
+        def refuse(call: Envelope) -> None:
+            if json.loads(call.body)[0] == [3]:
+                raise ReliableError("task shop.charge as t3 cannot be published")
+            shop.sent.append(call)
+
+        with pytest.raises(ReliableError, match="t3"):
+            shop.runner(publish=refuse).work(shop.begin())
+        assert sorted(set(shop.orders())) == [0, 1, 2, 4]
+        assert sorted(letter.status for letter in shop.letters().search()) == [*["replayed"] * 4, "replaying"]
 
     def test_paused_run_waits_and_goes_on(self) -> None:
         """Told from elsewhere, within a second."""

@@ -119,21 +119,59 @@ local function proves_lost_writes(r, fence)
   return r and (r.st == 'R' or r.st == 'W') and tonumber(fence) > r.fence
 end
 
+-- A letter is `d`, the 8 characters of its label's number and its body, or, once replayed, `r`, the number, the new id, a
+-- line's end and the body. `b` has the keys: letters, order, stats, labels, index. The index has a member for each letter,
+-- number .. microseconds (16 digits) .. id, so that letters of a label lie together, in their order. Labels: text -> number.
+local MOST_LABELS = 1000
+local UNLABELLED = '00000000'
+local LAST_NUMBER = '\0'
+
+local function number_of(labels, label)
+  if label == '' then return UNLABELLED end
+  local number = redis.call('HGET', labels, label)
+  if number then return number end
+  if redis.call('HLEN', labels) > MOST_LABELS then return UNLABELLED end
+  number = string.format('%08x', redis.call('HINCRBY', labels, LAST_NUMBER, 1))
+  redis.call('HSET', labels, label, number)
+  return number
+end
+
+local function place_in_index(number, us, id) return number .. string.format('%016.0f', us) .. id end
+
+-- Takes a letter out of its label; the label goes with the last one.
+local function unlabel(b, id, raw)
+  local number = string.sub(raw, 2, 9)
+  redis.call('ZREM', b.index, place_in_index(number, redis.call('ZSCORE', b.order, id), id))
+  if number == UNLABELLED or #redis.call('ZRANGEBYLEX', b.index, '[' .. number, '(' .. number .. ':', 'LIMIT', 0, 1) > 0 then return end
+  local all = redis.call('HGETALL', b.labels)
+  for i = 1, #all, 2 do
+    if all[i + 1] == number and all[i] ~= LAST_NUMBER then redis.call('HDEL', b.labels, all[i]) end
+  end
+end
+
+local function boxes(first) return { letters = KEYS[first], order = KEYS[first + 1], stats = KEYS[first + 2],
+                                     labels = KEYS[first + 3], index = KEYS[first + 4] } end
+
 -- Answers how many old letters had to go.
-local function keep_letter(letters, order, stats, id, body, ttl, max, us)
-  if redis.call('HEXISTS', letters, id) == 1 then return 0 end
-  redis.call('HSET', letters, id, 'd' .. body)
-  redis.call('ZADD', order, us, id)
-  redis.call('HINCRBY', stats, 'buried', 1)
-  local old = redis.call('ZRANGEBYSCORE', order, '-inf', us - ttl * 1000, 'LIMIT', 0, 100)
-  local excess = redis.call('ZCARD', order) - #old - max
+local function keep_letter(b, id, body, label, ttl, max, us)
+  if redis.call('HEXISTS', b.letters, id) == 1 then return 0 end
+  local number = number_of(b.labels, label)
+  redis.call('HSET', b.letters, id, 'd' .. number .. body)
+  redis.call('ZADD', b.order, us, id)
+  redis.call('ZADD', b.index, 0, place_in_index(number, us, id))
+  redis.call('HINCRBY', b.stats, 'buried', 1)
+  local old = redis.call('ZRANGEBYSCORE', b.order, '-inf', us - ttl * 1000, 'LIMIT', 0, 100)
+  local excess = redis.call('ZCARD', b.order) - #old - max
   if excess > 0 then
-    for _, member in ipairs(redis.call('ZRANGE', order, #old, #old + math.min(excess, 100) - 1)) do old[#old + 1] = member end
+    for _, member in ipairs(redis.call('ZRANGE', b.order, #old, #old + math.min(excess, 100) - 1)) do old[#old + 1] = member end
   end
   if #old > 0 then
-    redis.call('HDEL', letters, unpack(old))
-    redis.call('ZREM', order, unpack(old))
-    redis.call('HINCRBY', stats, 'trimmed', #old)
+    for i, raw in ipairs(redis.call('HMGET', b.letters, unpack(old))) do
+      if raw then unlabel(b, old[i], raw) end
+    end
+    redis.call('HDEL', b.letters, unpack(old))
+    redis.call('ZREM', b.order, unpack(old))
+    redis.call('HINCRBY', b.stats, 'trimmed', #old)
   end
   return #old
 end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -17,6 +17,8 @@ from celery_reliable.stores.sql.statements import Statements
 from celery_reliable.stores.verbs import Letter
 
 BATCH = 1000  # rows that one statement removes, or extends, at most
+_ARMS = 50  # labels that one statement looks for
+_MOST_LABELS = 1000
 ROLES = ".roles"  # a shelf of our own; features name theirs without a dot
 NEVER = 2**63 - 1  # a time that does not come, a number that is not reached
 
@@ -155,12 +157,13 @@ class SqlTables:
         found = self._rows("read_letter", letter_id=letter_id)
         return Letter(bytes(found[0][0]), *found[0][1:]) if found else None
 
-    def put_letter(self, letter_id: str, *, body: bytes, life: int, ttl: float, limit: int) -> int:
+    def put_letter(self, letter_id: str, letter: Letter, *, ttl: float, limit: int) -> int:
         """See `Tables.put_letter`: at most a batch goes at a time."""
         counts = _Counts(*self._lock_fleet()[3:])
         trimmed = self._change("delete_old_letters", limit=BATCH)
-        number, ends = counts.buried + 1, microseconds(self.now + ttl)
-        if not self._change("insert_letter", letter_id=letter_id, number=number, body=body, ends=ends, life=life):
+        times = {"number": microseconds(self.now), "ends": microseconds(self.now + ttl)}
+        facts = {"body": letter.body, "life": letter.life, "label": letter.label}
+        if not self._change("insert_letter", letter_id=letter_id, **times, **facts):
             self._count(trimmed=trimmed)
             return 0
         excess = counts.kept + 1 - trimmed - limit
@@ -169,9 +172,10 @@ class SqlTables:
         self._count(buried=1, trimmed=trimmed)
         return trimmed
 
-    def mark_replayed(self, letter_id: str, *, body: bytes, new_id: str, new_life: int, again: bool) -> None:
+    def mark_replayed(self, letter_id: str, letter: Letter, *, again: bool) -> None:
         """See `Tables.mark_replayed`."""
-        self._change("mark_letter", letter_id=letter_id, body=body, new_id=new_id, new_life=new_life)
+        facts = {"body": letter.body, "new_id": letter.new_id, "new_life": letter.new_life, "label": letter.label}
+        self._change("mark_letter", letter_id=letter_id, **facts)
         if not again:
             self._count(replayed=1)
 
@@ -180,12 +184,34 @@ class SqlTables:
         self._change("delete_letter", letter_id=letter_id)
         self._count(discarded=1)
 
-    def letter_page(self, cursor: str, *, limit: int) -> LetterPage:
+    def letter_page(self, cursor: str, *, limit: int, labels: Collection[str] | None) -> LetterPage:
         """See `Tables.letter_page`."""
         below = int(cursor) if cursor else NEVER
+        if labels is not None:
+            return self._labelled_page(list(labels), below=below, limit=limit)
         found = self._rows("page_of_letters", below=below, limit=limit + 1)
         page = [(letter_id, status, bytes(body)) for letter_id, status, body, _ in found[:limit]]
         return LetterPage(letters=page, cursor=str(found[limit - 1][3]) if len(found) > limit else "")
+
+    def _labelled_page(self, labels: Sequence[str], *, below: int, limit: int) -> LetterPage:
+        """Take the newest numbers of each label from the index, then the letters of the newest among them."""
+        numbers: list[int] = []
+        for start in range(0, len(labels), _ARMS):
+            some = labels[start : start + _ARMS]
+            statement = _of_each(self._statements["numbers_of_label"], len(some))
+            values = {f"label_{position}": label for position, label in enumerate(some)}
+            found = self._session.rows(
+                statement, {"prefix": self._prefix, "below": below, "limit": limit + 1, **values}
+            )
+            numbers = sorted([*numbers, *(number for (number,) in found)], reverse=True)[: limit + 1]
+        page = self._rows("numbered_letters", {"numbers": numbers[:limit]}) if numbers else []
+        letters = [(letter_id, status, bytes(body)) for letter_id, status, body in page]
+        return LetterPage(letters, str(numbers[limit - 1]) if len(numbers) > limit else "")
+
+    def letter_labels(self) -> Sequence[str] | None:
+        """See `Tables.letter_labels`: one look at the index for each."""
+        found = [label for (label,) in self._rows("letter_labels", limit=_MOST_LABELS + 1)]
+        return found if len(found) <= _MOST_LABELS else None
 
     def letter_counts(self) -> Mapping[str, int]:
         """See `Tables.letter_counts`: what is old counts as gone, whether or not a batch took it already."""
@@ -253,6 +279,13 @@ class SqlTables:
     def _change_columns(self, name: str, columns: Mapping[str, Any], /, **values: Any) -> int:
         statement = _with_changes(self._statements[name], tuple(columns))
         return self._session.change(statement, {"prefix": self._prefix, **values, **columns})
+
+
+@lru_cache(maxsize=256)
+def _of_each(statement: str, count: int) -> str:
+    """Put a statement about one label together for several."""
+    each = (statement.replace(":label", f":label_{one}").replace("newest", f"newest_{one}") for one in range(count))
+    return " UNION ALL ".join(each)
 
 
 @lru_cache(maxsize=256)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from celery_reliable.stores import records
-from celery_reliable.stores.base import Job, LetterPage, Refused, Replaying
+from celery_reliable.stores.base import Job, LetterPage, Refused, Reopening, Replaying
 from celery_reliable.stores.records import Record
 from celery_reliable.stores.verbs.tables import Letter, Tables, Verbs, verb
 
@@ -24,9 +24,10 @@ class KeepingLetters(Verbs):
         letter: bytes,
         letter_ttl: float,
         letter_max: int,
+        label: str = "",
     ) -> int:
         """Keep a letter that has no claim. Twice is once."""
-        return tables.put_letter(letter_id, body=letter, life=0, ttl=letter_ttl, limit=letter_max)
+        return tables.put_letter(letter_id, Letter(letter, label=label), ttl=letter_ttl, limit=letter_max)
 
     @verb
     def letter(self, tables: Tables, letter_id: str) -> tuple[str, bytes] | None:
@@ -35,9 +36,23 @@ class KeepingLetters(Verbs):
         return None if letter is None else (letter.status, letter.body)
 
     @verb
-    def letters(self, tables: Tables, cursor: str = "", *, limit: int = 500) -> LetterPage:
+    def letters(
+        self,
+        tables: Tables,
+        cursor: str = "",
+        *,
+        limit: int = 500,
+        labels: Collection[str] | None = None,
+        until: float | None = None,
+    ) -> LetterPage:
         """Return one page of letters, newest first."""
-        return tables.letter_page(cursor, limit=limit)
+        begin = until if until is None else str(int(until * 1e6) + 1)
+        return tables.letter_page(cursor or begin or "", limit=limit, labels=labels)
+
+    @verb
+    def letter_labels(self, tables: Tables) -> Sequence[str] | None:
+        """Return the labels that letters have."""
+        return tables.letter_labels()
 
     @verb
     def letter_counts(self, tables: Tables) -> Mapping[str, int]:
@@ -56,6 +71,7 @@ class KeepingLetters(Verbs):
         body: bytes,
         fingerprint: str,
         ttl: float,
+        label: str = "",
     ) -> Replaying | Refused:
         """Mark the letter replayed and make its key wait for ``task_id``, in one step."""
         record = tables.record(job) if job is not None else None
@@ -68,8 +84,25 @@ class KeepingLetters(Verbs):
         if not again:
             life = _reopen(tables, job, record, task_id=task_id, fingerprint=fingerprint, ttl=ttl)
             tables.keep_entry(task_id, envelope)
-        tables.mark_replayed(letter_id, body=body, new_id=task_id, new_life=life, again=again)
+        marked = replace(letter, status="replayed", body=body, new_id=task_id, new_life=life, label=label)
+        tables.mark_replayed(letter_id, marked, again=again)
         return Replaying(life=life)
+
+    def replay_all(self, reopenings: Sequence[Reopening]) -> list[Replaying | Refused]:
+        """Replay several letters, each in a step of its own."""
+        return [self._replayed(one) for one in reopenings]
+
+    def _replayed(self, one: Reopening) -> Replaying | Refused:
+        return self.replay(
+            one.letter_id,
+            one.job,
+            task_id=one.task_id,
+            envelope=one.envelope,
+            body=one.body,
+            fingerprint=one.fingerprint,
+            ttl=one.ttl,
+            label=one.label,
+        )
 
     @verb
     def discard(self, tables: Tables, letter_id: str, job: Job | None) -> bool:

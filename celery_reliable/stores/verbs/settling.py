@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from celery_reliable.stores import records
 from celery_reliable.stores.base import Job, ReleaseOutcome, SettleAnswer, SettleState, Stale
-from celery_reliable.stores.verbs.tables import Tables, Verbs, end_record, verb
+from celery_reliable.stores.verbs.tables import Letter, Tables, Verbs, end_record, verb
 
 
 class Settling(Verbs):
@@ -90,6 +90,7 @@ class Settling(Verbs):
         letter: bytes,
         letter_ttl: float,
         letter_max: int,
+        label: str = "",
     ) -> SettleAnswer:
         """Make the key dead and keep its letter, in one step."""
         record = tables.record(job)
@@ -101,7 +102,8 @@ class Settling(Verbs):
             return answer
         dead = replace(record, state="dead", fence=fence, token=token, letter_id=letter_id)
         tables.keep(job, replace(dead, ends=tables.now + letter_ttl, revoke_ttl=None, fallback=None))
-        trimmed = tables.put_letter(letter_id, body=letter, life=record.life, ttl=letter_ttl, limit=letter_max)
+        kept = Letter(letter, record.life, label=label)
+        trimmed = tables.put_letter(letter_id, kept, ttl=letter_ttl, limit=letter_max)
         return replace(answer, trimmed=trimmed)
 
     @verb

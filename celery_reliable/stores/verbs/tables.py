@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ class Letter:
     status: Literal["dead", "replayed"] = "dead"
     new_id: str = ""
     new_life: int = 0
+    label: str = ""
 
 
 class Tables(Protocol):
@@ -84,20 +85,24 @@ class Tables(Protocol):
         """Return a letter; None when it is gone or its time is over."""
         ...
 
-    def put_letter(self, letter_id: str, *, body: bytes, life: int, ttl: float, limit: int) -> int:
+    def put_letter(self, letter_id: str, letter: Letter, *, ttl: float, limit: int) -> int:
         """Keep a letter unless it is there; return how many old ones had to go."""
         ...
 
-    def mark_replayed(self, letter_id: str, *, body: bytes, new_id: str, new_life: int, again: bool) -> None:
-        """Note under which id and life the letter's job goes on; ``again``: that was known, only the body is new."""
+    def mark_replayed(self, letter_id: str, letter: Letter, *, again: bool) -> None:
+        """Note under which id and life the letter's job goes on; ``again``: that was known, only body and label are new."""
         ...
 
     def discard_letter(self, letter_id: str) -> None:
         """Drop a letter by hand."""
         ...
 
-    def letter_page(self, cursor: str, *, limit: int) -> LetterPage:
-        """Return letters older than the cursor, newest first."""
+    def letter_page(self, cursor: str, *, limit: int, labels: Collection[str] | None) -> LetterPage:
+        """Return letters older than the cursor (microseconds of a burial), of these labels if any are given, newest first."""
+        ...
+
+    def letter_labels(self) -> Sequence[str] | None:
+        """Return the labels that letters have; None when there are very many."""
         ...
 
     def letter_counts(self) -> Mapping[str, int]:

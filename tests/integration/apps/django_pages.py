@@ -242,10 +242,10 @@ class Counting(MemoryStore):
         super().__init__()
         self.asked: list[int] = []
 
-    def letters(self, cursor: str = "", *, limit: int = 500) -> LetterPage:
+    def letters(self, cursor: str = "", *, limit: int = 500, **wanted: Any) -> LetterPage:
         """Note it."""
         self.asked.append(limit)
-        return super().letters(cursor, limit=limit)
+        return super().letters(cursor, limit=limit, **wanted)
 
 
 def test_looking_for_a_rare_letter_ends_in_time(project: Project, queue: str) -> None:

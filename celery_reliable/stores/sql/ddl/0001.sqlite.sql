@@ -35,10 +35,13 @@ CREATE TABLE IF NOT EXISTS celery_reliable_letter (
     life INTEGER NOT NULL,
     new_id VARCHAR(255) NOT NULL,
     new_life INTEGER NOT NULL,
+    label VARCHAR(512) NOT NULL,
     CONSTRAINT celery_reliable_letter_pk PRIMARY KEY (prefix, letter_id)
 );
 
 CREATE INDEX IF NOT EXISTS celery_reliable_letter_ends ON celery_reliable_letter (prefix, ends);
+
+CREATE INDEX IF NOT EXISTS celery_reliable_letter_label ON celery_reliable_letter (prefix, label, number);
 
 CREATE UNIQUE INDEX IF NOT EXISTS celery_reliable_letter_number ON celery_reliable_letter (prefix, number);
 
