@@ -246,6 +246,59 @@ def test_an_inbox_and_its_effect_are_in_one_database(tmp_path: Path) -> None:
     Project(tmp_path, settings="tests.integration.apps.webshop_two").python(INBOX)
 
 
+VIEWS = """
+from django.http import HttpResponse
+from django.urls import path
+from example_project.webshop.tasks import charge
+
+def order(request):
+    charge.delay(request.GET["order"])
+    if "fail" in request.GET:
+        raise ValueError("the view failed")
+    return HttpResponse("ordered")
+
+urlpatterns = [path("order", order)]
+"""
+
+REQUESTS = """
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client
+from example_project.webshop.celery import app
+from celery_reliable.runtime import runtime_of
+call_command("migrate", verbosity=0)
+assert settings.DATABASES["default"]["ATOMIC_REQUESTS"]
+assert runtime_of(app).settings.store_url == "django://default"
+
+def promised():
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM celery_reliable_ledger WHERE made_at > 0")
+        return cursor.fetchone()[0]
+
+client = Client(raise_request_exception=False)
+assert client.get("/order?order=A-1").status_code == 200
+assert client.get("/order?order=A-2&fail=1").status_code == 500
+assert promised() == 1
+assert client.get("/order?order=A-2").status_code == 200
+assert promised() == 2
+"""
+
+
+def test_a_request_that_fails_submits_nothing(tmp_path: Path) -> None:
+    """With ATOMIC_REQUESTS and the store in the same database a view needs no block: its submissions are the request's.
+
+    The broker is away, which no request notices: what was committed waits for a relay.
+    """
+    (tmp_path / "shop_urls.py").write_text(VIEWS)
+    settings = (
+        "ROOT_URLCONF = 'shop_urls'\nALLOWED_HOSTS = ['testserver']\nCELERY_RELIABLE_STORE_URL = 'django://default'"
+    )
+    project = settings_with(tmp_path, settings)
+    project.environment["WEBSHOP_BROKER_URL"] = "redis://127.0.0.1:1/0"
+    project.python(REQUESTS)
+
+
 ASYNC = """
 import asyncio
 from asgiref.sync import sync_to_async

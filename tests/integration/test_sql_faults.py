@@ -163,6 +163,57 @@ def test_a_deadlock_is_answered_by_beginning_again(store: SqlStore, someone: Con
     assert store.letter("L") == ("dead", b"letter")
 
 
+def test_a_serialization_failure_is_answered_by_beginning_again(
+    server: servers.Server, store: SqlStore, someone: Connection, prefix: str
+) -> None:
+    """Our transactions are READ COMMITTED; a database whose default is stricter refuses single statements, too."""
+    job = declared()
+    submit(store, job)
+    expect(Run, claim(store, job))
+    options = "-c%20default_transaction_isolation=repeatable\\%20read"
+    strict = open_sql_store(f"{server.url}?options={options}", key_prefix=prefix, timeout=20.0)
+    assert _setting(strict, "default_transaction_isolation") == "repeatable read"
+    someone.exec_driver_sql(f"UPDATE celery_reliable_record SET freed = freed WHERE prefix = '{prefix}'")
+    with in_thread(lambda: strict._extend([(job, "token", LONG)])) as renewal, contextlib.closing(strict):
+        wait_until(lambda: waiting_for_a_lock(someone), what="the renewal waiting")
+        someone.commit()
+        assert renewal.result(timeout=LONG) == []
+
+
+def test_fifty_claimers_through_a_crash_of_the_server_give_at_most_one_run_a_key(
+    server: servers.Server, prefix: str
+) -> None:
+    """Each asks until it is answered. A claim whose answer was cut off is nobody's until its lease ends: never two."""
+    server.start()
+    stores = [open_sql_store(server.url, key_prefix=prefix, timeout=5.0) for _ in range(10)]
+    jobs = [declared(f"order:{number}") for number in range(KEYS)]
+
+    def claim_all(number: int) -> list[ClaimAnswer]:
+        return [_insist(stores[number % len(stores)], job, token=f"token {number}") for job in jobs]
+
+    with in_thread(lambda: together(CLAIMERS, claim_all)) as claiming:
+        wait_until(lambda: stores[0].inspect(jobs[0]).get("state") == "running", LONG, "the first claim")
+        server.kill()
+        server.start()
+        answers = claiming.result(timeout=LONG)
+    for store in stores:
+        store.close()
+    runs = [len(kinds(of_one_key, Run)) for of_one_key in zip(*answers, strict=True)]
+    assert max(runs) == 1
+    assert sum(runs) >= KEYS // 2
+    assert all(isinstance(answer, Run | Busy) for answer in chain(*answers))
+
+
+def _insist(store: SqlStore, job: Job, *, token: str) -> ClaimAnswer:
+    deadline = time.monotonic() + LONG
+    while True:
+        try:
+            return claim(store, job, token=token)
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 @contextlib.contextmanager
 def in_thread(call: Callable[[], Any]) -> Iterator[Future[Any]]:
     """Do something meanwhile."""
