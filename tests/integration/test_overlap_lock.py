@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from celery_reliable.checks.live import overlap_lock_findings
 from celery_reliable.errors import ConfigurationError, StoreUnavailable
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores import lives_of
-from celery_reliable.stores.sql import SqlStore, open_sql_store
+from celery_reliable.stores.sql import SqlStore, lives, open_sql_store
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import QUICK, RESTORING, client
 from tests.integration.apps.overlap_jobs import add_tasks
@@ -153,6 +154,26 @@ def test_a_lost_connection_is_not_a_lost_process(mine: SqlStore, other: SqlStore
     assert mine.lives.sign() == sign
 
 
+def test_a_lock_is_taken_again_under_its_own_number(mine: SqlStore, other: SqlStore) -> None:
+    """Also when the server knows only later that the old session is over: here another one has the number meanwhile."""
+    sign = mine.lives.sign()
+    number = int(sign.partition(":")[2])
+    (holder,) = sessions_of(other)
+    late = other._link.lone()
+    with ThreadPoolExecutor(1) as pool, other._link.session() as session:
+        given = {"space": lives._SPACE, "number": number}
+        taking = pool.submit(
+            late.session.rows, "SELECT pg_advisory_lock(CAST(:space AS integer), CAST(:number AS integer))", given
+        )
+        wait_until(lambda: len(sessions_of(other)) == 2, DEADLINE, "the other one waiting")
+        session.rows(f"SELECT pg_terminate_backend({holder}, 5000)", {})
+        taking.result(DEADLINE)
+    assert not other.lives.is_gone(sign)
+    late.close()
+    assert not other.lives.is_gone(sign)
+    assert mine.lives.sign() == sign
+
+
 def test_a_crash_of_the_server_ends_nobody(mine: SqlStore, other: SqlStore) -> None:
     """One of its processes is killed, so it throws out all, and goes on: who lives is back before anybody looks twice."""
     sign = mine.lives.sign()
@@ -173,12 +194,12 @@ def test_a_server_that_was_started_anew_knows_of_nobody(
     assert not _answer(other.lives, sign)
 
 
-def _answer(lives: SqlLives, sign: str) -> bool:
+def _answer(looked: SqlLives, sign: str) -> bool:
     """Ask until the server is back."""
     deadline = time.monotonic() + DEADLINE
     while True:
         try:
-            return lives.is_gone(sign)
+            return looked.is_gone(sign)
         except StoreUnavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -20,8 +20,7 @@ T = TypeVar("T")
 _SPACE = 1_668_439_916  # the first half of our locks' numbers; the second half is a process
 _LOOK = 5.0  # seconds between two looks at a lock that nothing was heard of
 _AGAIN = 0.1  # seconds between two tries to get a lock back: soon after its server is back, others may ask for it
-SECOND_LOOK = 0.4
-"""Seconds after which a lock that was not there is looked for again: whoever lives has it back by then."""
+_SECOND_LOOK = 0.4  # seconds after which a lock that was free is looked at again: whoever lives has it back by then
 
 _START = "CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000000 AS bigint)"
 _PID = "SELECT pg_backend_pid()"
@@ -47,6 +46,10 @@ class _Hold:
     @property
     def sign(self) -> str:
         return f"{self.start}:{self.number}"
+
+
+class _Taken(Exception):
+    """Another session has a lock of this number."""
 
 
 class SqlLives:
@@ -81,7 +84,7 @@ class SqlLives:
         with self._lock:
             self._leave_parent()
             if self._hold is None:
-                self._hold = self._step(lambda _: self._taken(secrets.randbelow(2**31)))
+                self._hold = self._step(lambda _: self._first())  # a step for its errors, not for its connection
                 threading.Thread(target=self._watch, args=(self._hold,), name="reliable-life", daemon=True).start()
             return self._hold.sign
 
@@ -92,7 +95,7 @@ class SqlLives:
         """
         if not self._is_free(sign):
             return False
-        time.sleep(SECOND_LOOK)
+        time.sleep(_SECOND_LOOK)
         return self._is_free(sign)
 
     def close(self) -> None:
@@ -118,17 +121,18 @@ class SqlLives:
 
     # --- hold it
 
+    def _first(self) -> _Hold:
+        """Take a lock that nobody has."""
+        while True:
+            with suppress(_Taken):
+                return self._taken(secrets.randbelow(2**31))
+
     def _taken(self, number: int) -> _Hold:
-        """Connect and take the lock; with another number when a stranger has this one."""
+        """Connect and take the lock with a number. Raises `_Taken` while another session has it."""
         lone = self._link.lone()
         try:
             _expect_no_pooler(lone)
-            lone.session.rows(_UNLIMITED, {})
-            while True:
-                ((taken, start),) = lone.session.rows(_TAKE, {"space": _SPACE, "number": number})
-                if taken:
-                    return _Hold(lone, number, int(start))
-                number = secrets.randbelow(2**31)
+            return _Hold(lone, number, _take(lone, number))
         except BaseException:
             lone.close()
             raise
@@ -147,8 +151,8 @@ class SqlLives:
         with suppress(Exception):
             lost.lone.close()
         try:
-            hold = self._taken(lost.number)
-        except Exception:  # noqa: BLE001  # the server is away; whatever it is, the lease decides meanwhile
+            hold = self._taken(lost.number)  # no other: rights are held under this one
+        except Exception:  # noqa: BLE001  # the server is away, or does not know yet that the session is over
             time.sleep(_AGAIN)
             return lost
         with self._lock:
@@ -160,6 +164,15 @@ class SqlLives:
 
     def _is_ours(self, hold: _Hold) -> bool:
         return self._hold is hold and self._pid == os.getpid()
+
+
+def _take(lone: Lone, number: int) -> int:
+    """Take a lock; return when the server was started, in microseconds."""
+    lone.session.rows(_UNLIMITED, {})
+    ((taken, start),) = lone.session.rows(_TAKE, {"space": _SPACE, "number": number})
+    if not taken:
+        raise _Taken
+    return int(start)
 
 
 def not_postgres(found: str) -> ConfigurationError:
