@@ -1,8 +1,9 @@
 """Measure the store in PostgreSQL, beside two queues that live in a database: ``python -m benchmarks.sql``.
 
 Each rate is the median of the rounds; a round measures everything once, one after the other, on one server. A rival that is
-not installed is named as missing: ``pip install procrastinate django-q2``. The rivals run a job that does nothing, in the
-worker that they come with; ours are the verbs that a task of ours needs, without broker and worker.
+not installed is named as missing: ``pip install procrastinate django-q2 "psycopg[binary,pool]"``, here or in an environment of
+their own, whose interpreter ``--rivals`` names. The rivals run a job that does nothing, in the worker that they come with;
+ours are the verbs that a task of ours needs, without broker and worker.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from importlib.util import find_spec
 
 import sqlalchemy
 from sqlalchemy.orm import Session
@@ -38,7 +38,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sql", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1000, help="in each round (default 1000)")
+    parser.add_argument("--rivals", default=sys.executable, help="interpreter that has them (default: this one)")
     wanted = parser.parse_args()
+    rivals = {name: _is_there(wanted.rivals, name) for name in _RIVALS}
+    measures = _measures(wanted.rivals, [name for name, there in rivals.items() if there])
     with start_postgres() as server:
         with closing(open_sql_store(server.url)) as store:
             store.create_tables()
@@ -47,12 +50,12 @@ def main() -> int:
         rates: dict[str, list[float]] = {}
         for number in range(wanted.rounds):
             sys.stderr.write(f"round {number + 1}\n")
-            for name, measure in _measures().items():
+            for name, measure in measures.items():
                 rates.setdefault(name, []).append(measure(server.url, wanted.jobs))
                 sys.stderr.write(f"  {name}: {rates[name][-1]:.0f} a second\n")
     for name, found in rates.items():
         _say(f"{name:<48} {statistics.median(found):.0f} a second ({min(found):.0f} to {max(found):.0f})")
-    for rival in (rival for rival in _RIVALS if find_spec(rival) is None):
+    for rival in (name for name, there in rivals.items() if not there):
         _say(f"{rival:<48} is not installed, and was not measured")
     return 0
 
@@ -61,14 +64,18 @@ def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-def _measures() -> dict[str, Callable[[str, int], float]]:
+def _is_there(python: str, module: str) -> bool:
+    asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", asked], check=False).returncode == 0
+
+
+def _measures(python: str, rivals: list[str]) -> dict[str, Callable[[str, int], float]]:
     ours = {
         "store: claim": partial(_ours, "claims"),
         "store: claim and complete": partial(_ours, "lives"),
         "store: submit, claim and complete": partial(_ours, "whole"),
     }
-    rivals = {f"{name}: jobs": partial(_rival, name) for name in _RIVALS if find_spec(name)}
-    return {**ours, **rivals}
+    return {**ours, **{f"{name}: jobs": partial(_rival, python, name) for name in rivals}}
 
 
 # --- ours
@@ -148,8 +155,8 @@ def _taken(said: list[str]) -> int:
 # --- rivals, each in a process of its own: Django's settings and an event loop are one for a process
 
 
-def _rival(name: str, url: str, jobs: int) -> float:
-    command = [sys.executable, "-c", _RIVALS[name], url, str(jobs)]
+def _rival(python: str, name: str, url: str, jobs: int) -> float:
+    command = [python, "-c", _RIVALS[name], url, str(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")

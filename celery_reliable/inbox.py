@@ -7,6 +7,7 @@ here; how a database is spoken to is given (`contrib.sqlalchemy`, `django.inbox`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,16 @@ class Database(Protocol):
     @property
     def kind(self) -> str:
         """The kind of server: ``postgresql`` or ``sqlite``."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Which database it is, for people."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """How the table of the inbox is made there."""
         ...
 
     def change(self, statement: str, values: dict[str, Any]) -> int:
@@ -91,6 +102,22 @@ def tidy(database: Database, *, prefix: str, limit: int = 1000) -> int:
     return database.change(_words(database, _TIDY), {"prefix": prefix, "limit": limit})
 
 
+WRITES = re.compile(r"\s*(with\b.*?\b)?(insert|update|delete|merge|replace|truncate)\b", re.IGNORECASE | re.DOTALL)
+"""Begins a statement that changes something."""
+
+
+def refuse_another_database(statement: str, *, marker: str, found: str) -> None:
+    """Raise `ConfigurationError` for a write inside an inbox that would not be committed with its marker."""
+    if WRITES.match(statement):
+        words = " ".join(statement.split()[:4])
+        msg = (
+            f"inbox: expected the effect in the database of its marker, {marker}, found a write to {found} ({words} ...): they "
+            "would not be committed together, so that the effect could happen twice, or never; open the inbox on the "
+            "database of the effect, or write there before or after the block"
+        )
+        raise ConfigurationError(msg)
+
+
 def is_superseded(claim: Claim) -> bool:
     """Ask the store whether another claim was made meanwhile; one that is away, or has forgotten the job, says no."""
     try:
@@ -104,12 +131,28 @@ def _take(database: Database, claim: Claim) -> None:
     place = {"prefix": claim.prefix, "digest": claim.job.digest}
     ttl = int(claim.ttl * 1e6)
     values = {**place, "fence": claim.fence, "outcome": _NOTHING, "ttl": ttl}
-    if database.change(_words(database, _TAKE), values):
+    if _changed(database, values):
         if claim.job.digest[0] == 0:  # one job in 256 removes up to a thousand
             tidy(database, prefix=claim.prefix)
         return
     found = database.rows(_READ, place)
     raise AlreadyCommitted(json.loads(bytes(found[0][0])) if found else None)
+
+
+def _changed(database: Database, values: dict[str, Any]) -> int:
+    from celery_reliable.stores.sql.errors import is_broken, is_missing_table  # noqa: PLC0415  # see `_words`
+
+    statement = _words(database, _TAKE)
+    try:
+        return database.change(statement, values)
+    except Exception as exc:
+        if is_missing_table(exc):
+            found = f"inbox: expected the table celery_reliable_inbox in {database.name}, found none"
+            raise ConfigurationError(f"{found}; make it with: {database.remedy}") from exc
+        if is_broken(exc):
+            msg = f"inbox: expected a sound transaction on {database.name}, found one that has failed before; end it first"
+            raise ConfigurationError(msg) from exc
+        raise  # the server is away, or whatever else the task's own rules know
 
 
 def _finish(database: Database, claim: Claim, result: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.base import Job, Kind
 from celery_reliable.stores.notes import Note, Notes, Write
 
@@ -38,6 +39,7 @@ class Right:
     """A job's right to run or to be the next, until a time of the server's clock in microseconds.
 
     ``job`` is the digest of its key, ``kind`` and ``stamp`` are what finds its record beside it. ``stop``: a newer job asks it to end. ``resting``: it does not run now, it waits for its next attempt.
+    ``life``: the sign of the process that runs it, see `Lives`; "" where that is not looked at.
     """
 
     job: str
@@ -47,6 +49,7 @@ class Right:
     resting: bool = False
     kind: Kind = "own"
     stamp: int = 0
+    life: str = ""
 
     def known_job(self) -> Job:
         """Return the job, without its key."""
@@ -98,6 +101,44 @@ class Skip:
 
 
 Step = Go | Wait | Skip
+
+
+class Lives(Protocol):
+    """What can tell whether a process has ended, sooner than its lease does."""
+
+    def sign(self) -> str:
+        """Return what names this process, "" when that is not possible now: then its lease alone counts."""
+        ...
+
+    def is_gone(self, sign: str) -> bool:
+        """Tell whether the process of a sign is known to have ended."""
+        ...
+
+
+class OutspokenLives:
+    """Lives that say once why this process cannot sign; from then on its lease alone counts."""
+
+    __slots__ = ("_lives", "_refused", "_tell")
+
+    def __init__(self, lives: Lives, *, tell: Callable[[str], None]) -> None:
+        """Take what raises `ConfigurationError` where it cannot sign, and whom to tell."""
+        self._lives, self._tell = lives, tell
+        self._refused = False
+
+    def sign(self) -> str:
+        """See `Lives.sign`."""
+        if self._refused:
+            return ""
+        try:
+            return self._lives.sign()
+        except ConfigurationError as exc:
+            self._refused = True
+            self._tell(str(exc))
+            return ""
+
+    def is_gone(self, sign: str) -> bool:
+        """See `Lives.is_gone`."""
+        return self._lives.is_gone(sign)
 
 
 class Headers(Protocol):
@@ -190,17 +231,25 @@ class Claimant:
 class Rights:
     """The rights kept in one store. A method is one read and at most one write, more only when others write meanwhile."""
 
-    __slots__ = ("_has_ended", "_may_seize", "_notes", "_now")
+    __slots__ = ("_has_ended", "_lives", "_may_seize", "_notes", "_now")
 
     def __init__(
-        self, notes: Notes, *, now: Callable[[], int], has_ended: Callable[[Job], bool], may_seize: Callable[[], bool]
+        self,
+        notes: Notes,
+        *,
+        now: Callable[[], int],
+        has_ended: Callable[[Job], bool],
+        may_seize: Callable[[], bool],
+        lives: Lives | None = None,
     ) -> None:
         """Take the notes, the server's clock, and what tells whether a job has ended.
 
         ``may_seize`` is asked before a right is taken that ended by itself: no while the fleet's renewals were away.
+        ``lives`` lets a right be taken at once whose holder's process has ended.
         """
         self._notes, self._now = notes, now
         self._has_ended, self._may_seize = has_ended, may_seize
+        self._lives = lives
 
     def enter(self, me: Claimant, *, policy: Policy, has_run: bool) -> Step:
         """Ask for the right. ``has_run``: it is known that the job has run before."""
@@ -214,16 +263,24 @@ class Rights:
             )
             if _seizes(known, after, now=now) and not self._may_seize():
                 return Wait("the fleet's renewals were away")
+            if self._lives is not None and isinstance(step, Go):
+                after = replace(after, holder=replace(right, life=self._lives.sign()))
             if after == board or self._write(me.name, after, expected=version, now=now):
                 return step
         return Wait("many ask at once")
 
     def _without_ended(self, board: Board, me: Claimant) -> Board:
-        """Drop a holder that rested and has ended without giving its right back: revoked, expired, purged."""
+        """Drop a holder that has ended without giving its right back.
+
+        One that rests was revoked, expired or purged; one that runs has lost its process.
+        """
         holder = board.holder
-        if holder is None or not holder.resting or holder.job == job_name(me.job):
+        if holder is None or holder.job == job_name(me.job):
             return board
-        return replace(board, holder=None) if self._has_ended(holder.known_job()) else board
+        if holder.resting:
+            return replace(board, holder=None) if self._has_ended(holder.known_job()) else board
+        is_gone = self._lives is not None and holder.life and self._lives.is_gone(holder.life)
+        return replace(board, holder=None) if is_gone else board
 
     def leave(self, me: Claimant) -> None:
         """Give the right back: the job has ended."""
@@ -260,7 +317,7 @@ class Rights:
             right = board.holder if board.holder and board.holder.job == job_name(one.job) else None
             found[job_name(one.job)] = right
             if right is not None and right.until - now < one.ttl * _RENEW_BELOW * 1e6:
-                renewed = replace(board, holder=replace(one.right(now=now), stop=right.stop))
+                renewed = replace(board, holder=replace(one.right(now=now), stop=right.stop, life=right.life))
                 writes.append(_set(one.name, renewed, expected=notes[one.name].version, now=now))
         if writes:
             self._notes.write(SHELF, writes)  # what somebody else changed meanwhile is renewed at the next beat

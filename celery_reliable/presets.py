@@ -70,6 +70,7 @@ reliable_dead_letter_ttl = 2_592_000
 # --- overlap and flow
 
 reliable_overlap = "allow"
+reliable_overlap_lock = "lease"
 reliable_breaker = None
 reliable_breakers = None
 reliable_concurrency_limit = None

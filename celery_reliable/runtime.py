@@ -28,10 +28,10 @@ from celery_reliable.flow.lanes import Lanes
 from celery_reliable.flow.places import Places
 from celery_reliable.flow.rates import Rates
 from celery_reliable.flow.rounds import Rounds
-from celery_reliable.overlap import Rights
+from celery_reliable.overlap import Lives, OutspokenLives, Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.sight import Load, Sight, sight_on
-from celery_reliable.stores import open_store
+from celery_reliable.stores import lives_of, open_store
 from celery_reliable.stores.base import ALIVE
 from celery_reliable.trails import Trails
 
@@ -101,14 +101,24 @@ class Runtime:
 
     @cached_property
     def rights(self) -> Rights:
-        """Who may run among jobs that must not overlap."""
+        """Who may run among jobs that must not overlap. Raises `ConfigurationError` for a lock that the store does not have."""
         store = self.store
         return Rights(
             store.notes,
             now=store.now,
             has_ended=lambda job: store.inspect(job).get("state") not in ALIVE,
             may_seize=self._may_seize,
+            lives=self._lives(),
         )
+
+    def _lives(self) -> Lives | None:
+        """Return what tells that a process has ended, where that is not left to its lease."""
+        if self.settings.overlap_lock == "lease":
+            return None
+        return OutspokenLives(lives_of(self.store), tell=self._tell_pooled)
+
+    def _tell_pooled(self, text: str) -> None:
+        self.events.emit("finding", finding=f"overlap_lock_pooled: {text}")
 
     @cached_property
     def _role(self) -> str:

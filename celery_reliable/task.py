@@ -426,7 +426,7 @@ class ReliableTask(Task):
         comes again does not run the block: the task ends with the result that was committed, which is what the block
         set as ``result`` of the value after ``as``. This holds even if the store loses everything; its limits: the
         effect is in this transaction, and the marker lives as long as that in the store. Raises `LeaseLost`, and commits
-        nothing, when another run has taken over.
+        nothing, when another run has taken over, and `ConfigurationError` for a write to another database in the block.
 
         Outside a worker it is a plain transaction. The option ``inbox=True`` (or an alias) puts the whole body of a task
         into one, in Django.

@@ -47,6 +47,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_volatile": "A crash of Redis forgets what it was told.",
     "store_old": "The store's server is too old.",
     "store_finding": "The store's server is configured against a promise.",
+    "overlap_lock_pooled": "A pooler stands before PostgreSQL, so the lock of a dead process would not be free at once.",
     "store_is_cache": "The store is the database of a cache, which somebody will clear.",
     "store_no_tables": "The tables of the SQL store are not there yet.",
     "store_nearly_full": "Redis is near its memory limit, from where on nothing can be submitted.",

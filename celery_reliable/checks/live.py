@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from celery_reliable import internals
 from celery_reliable.checks.findings import Finding, Severity
-from celery_reliable.errors import StoreError
+from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.fleet import Fleet, WorkerState, look, sight_of
 from celery_reliable.runtime import consumed_driver, runtime_of
 from celery_reliable.settings import resolve_store_url
+from celery_reliable.stores import lives_of
 from celery_reliable.worker.consumer_timeout import longest_limit, timeout_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,18 @@ def live_findings(app: Celery) -> list[Finding]:
 
 def store_findings(app: Celery) -> list[Finding]:
     """Look at the store's server. Raises `StoreError`."""
-    return [*map(store_finding, runtime_of(app).store.findings()), *_cache(app)]
+    return [*map(store_finding, runtime_of(app).store.findings()), *overlap_lock_findings(app), *_cache(app)]
+
+
+def overlap_lock_findings(app: Celery) -> Iterator[Finding]:
+    """Take the lock of a process, as a worker will. Raises `StoreError`."""
+    runtime = runtime_of(app)
+    if runtime.settings.overlap_lock == "lease":
+        return
+    try:
+        lives_of(runtime.store).sign()
+    except ConfigurationError as exc:
+        yield Finding("overlap_lock_pooled", "error", f"{exc}. Until then leases alone decide.")
 
 
 def store_finding(text: str) -> Finding:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import connections
 from django.db import transaction as django_transaction
 
+from celery_reliable.inbox import refuse_another_database
 from celery_reliable.stores.sql.link import percent
 
 
@@ -18,6 +20,8 @@ class _Database:
     def __init__(self, using: str) -> None:
         self._connection = connections[using]
         self.kind = str(self._connection.vendor)
+        self.name = f"DATABASES[{using!r}]"
+        self.remedy = f"python manage.py migrate celery_reliable --database={using}"
 
     def change(self, statement: str, values: dict[str, Any]) -> int:
         """See `Database.change`."""
@@ -34,6 +38,24 @@ class _Database:
 
 @contextmanager
 def transaction(using: str) -> Iterator[_Database]:
-    """Run the block in ``atomic``; inside another atomic block the marker is committed with that one's effects."""
-    with django_transaction.atomic(using=using):
+    """Run the block in ``atomic``; inside another atomic block the marker is committed with that one's effects.
+
+    A write to another alias raises `ConfigurationError` before it is done; reads may go anywhere.
+    """
+    with django_transaction.atomic(using=using), ExitStack() as stack:
+        for other in (connections[alias] for alias in connections if alias != using):
+            stack.enter_context(other.execute_wrapper(_NoWrites(using, other.alias)))
         yield _Database(using)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoWrites:
+    """What Django calls in place of ``execute`` on another alias."""
+
+    using: str
+    alias: str
+
+    def __call__(self, execute: Callable[..., Any], sql: Any, *given: Any) -> Any:
+        """Refuse a write, pass everything else on."""
+        refuse_another_database(str(sql), marker=f"DATABASES[{self.using!r}]", found=f"DATABASES[{self.alias!r}]")
+        return execute(sql, *given)

@@ -187,6 +187,12 @@ class Settings:
         "replace",
         per_task=True,
     )
+    overlap_lock: str = rules.choice(
+        "What tells that a job which must not overlap has lost its process: the end of its lease, or (postgres-advisory) at "
+        "once, an advisory lock that the PostgreSQL of reliable_store_url frees with the process's connection.",
+        "lease",
+        "postgres-advisory",
+    )
     breaker: str | None = rules.text(
         None,
         "Dependency that a task calls. While it fails, the whole fleet's tasks of this name wait, unrun and with no attempt "

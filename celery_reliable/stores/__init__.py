@@ -9,8 +9,9 @@ from celery_reliable.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_reliable.stores.base import Store
+    from celery_reliable.stores.sql.lives import SqlLives
 
-__all__ = ["open_store"]
+__all__ = ["lives_of", "open_store"]
 
 _REDIS = ("redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster")
 _MEMORY = "memory"
@@ -40,6 +41,17 @@ def open_store(url: str, *, key_prefix: str = "cr:", **options: Any) -> Store:
         options.pop("wait_replicas", None)
         return open_sql_store(url, key_prefix=key_prefix, **options)
     raise ConfigurationError(_refusal(url, scheme=scheme))
+
+
+def lives_of(store: Store) -> SqlLives:
+    """Return what shows by a lock of PostgreSQL that processes live. Raises `ConfigurationError` for another store."""
+    from celery_reliable.stores.sql.lives import not_postgres  # noqa: PLC0415  # for projects that have set it
+
+    lives: SqlLives | None = getattr(store, "lives", None)
+    if lives is None:
+        raise not_postgres(f"a {type(store).__name__}")
+    lives.check()
+    return lives
 
 
 def _scheme(url: str) -> str:

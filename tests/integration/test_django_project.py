@@ -188,6 +188,117 @@ def test_store_and_log_may_lie_in_two_databases(tmp_path: Path) -> None:
     Project(tmp_path, settings="tests.integration.apps.webshop_two").python(TWO)
 
 
+INBOX = """
+from functools import partial
+from django.core.management import call_command
+from django.db import connections, transaction as plain
+from celery_reliable.django.inbox import transaction
+from celery_reliable.errors import ConfigurationError
+from celery_reliable.inbox import Claim, once_committed
+from celery_reliable.stores.base import Job
+from celery_reliable.stores.memory import MemoryStore
+call_command("migrate", verbosity=0)
+from django.contrib.auth.models import Group
+
+def once(using):
+    return once_committed(partial(transaction, using), Claim(Job("job", "own"), 1, "cr:", 60.0, MemoryStore()))
+
+def refused(*words, using="default", write="default", run=None):
+    try:
+        with once(using):
+            Group.objects.using(write).create(name="effect") if run is None else run()
+    except ConfigurationError as exc:
+        assert all(word in str(exc) for word in words), exc
+    else:
+        raise AssertionError("it was not refused")
+
+refused("celery_reliable_inbox", "DATABASES['store']", "migrate celery_reliable --database=store", using="store")
+call_command("migrate", "celery_reliable", database="store", verbosity=0)
+call_command("migrate", "auth", database="store", verbosity=0)
+refused("DATABASES['default'], found a write to DATABASES['store'] (INSERT INTO", write="store")
+refused("DATABASES['store'], found a write to DATABASES['default'] (INSERT INTO", using="store")
+
+def in_a_transaction_of_its_own():
+    with plain.atomic(using="store"):
+        Group.objects.using("store").filter(name="effect").delete()
+        Group.objects.using("store").bulk_create([Group(name="effect")])
+refused("found a write to DATABASES['store']", run=in_a_transaction_of_its_own)
+assert [Group.objects.using(alias).count() for alias in ("default", "store")] == [0, 0]
+
+with once("default"):
+    Group.objects.create(name=f"effect {Group.objects.using('store').count()}")
+Group.objects.using("store").create(name="after the block")
+assert [Group.objects.using(alias).count() for alias in ("default", "store")] == [1, 1]
+assert not any(connections[alias].execute_wrappers for alias in connections)
+
+with plain.atomic():
+    plain.set_rollback(True)
+    try:
+        with once("default"):
+            raise AssertionError("the block was entered")
+    except ConfigurationError as exc:
+        assert "has failed before" in str(exc), exc
+"""
+
+
+def test_an_inbox_and_its_effect_are_in_one_database(tmp_path: Path) -> None:
+    """A write to another alias is refused before it is done, as is an alias without the table, or a broken transaction."""
+    Project(tmp_path, settings="tests.integration.apps.webshop_two").python(INBOX)
+
+
+VIEWS = """
+from django.http import HttpResponse
+from django.urls import path
+from example_project.webshop.tasks import charge
+
+def order(request):
+    charge.delay(request.GET["order"])
+    if "fail" in request.GET:
+        raise ValueError("the view failed")
+    return HttpResponse("ordered")
+
+urlpatterns = [path("order", order)]
+"""
+
+REQUESTS = """
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client
+from example_project.webshop.celery import app
+from celery_reliable.runtime import runtime_of
+call_command("migrate", verbosity=0)
+assert settings.DATABASES["default"]["ATOMIC_REQUESTS"]
+assert runtime_of(app).settings.store_url == "django://default"
+
+def promised():
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM celery_reliable_ledger WHERE made_at > 0")
+        return cursor.fetchone()[0]
+
+client = Client(raise_request_exception=False)
+assert client.get("/order?order=A-1").status_code == 200
+assert client.get("/order?order=A-2&fail=1").status_code == 500
+assert promised() == 1
+assert client.get("/order?order=A-2").status_code == 200
+assert promised() == 2
+"""
+
+
+def test_a_request_that_fails_submits_nothing(tmp_path: Path) -> None:
+    """With ATOMIC_REQUESTS and the store in the same database a view needs no block: its submissions are the request's.
+
+    The broker is away, which no request notices: what was committed waits for a relay.
+    """
+    (tmp_path / "shop_urls.py").write_text(VIEWS)
+    settings = (
+        "ROOT_URLCONF = 'shop_urls'\nALLOWED_HOSTS = ['testserver']\nCELERY_RELIABLE_STORE_URL = 'django://default'"
+    )
+    project = settings_with(tmp_path, settings)
+    project.environment["WEBSHOP_BROKER_URL"] = "redis://127.0.0.1:1/0"
+    project.python(REQUESTS)
+
+
 ASYNC = """
 import asyncio
 from asgiref.sync import sync_to_async

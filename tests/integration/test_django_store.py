@@ -68,12 +68,12 @@ else:
 """
 
 CONNECTIONS = """
-import os, sys
+import os, sys, time
 import django
 django.setup()
 from django.core import signals
 from django.core.management import call_command
-from django.db import connections
+from django.db import close_old_connections, connections
 from celery_reliable.stores import open_store
 from celery_reliable.stores.notes import Write
 
@@ -85,7 +85,18 @@ def note(name):
     [version] = store.notes.write("test", [Write(name=name, value=b"1", ttl=60)])
     assert version and name in store.notes.read("test", [name])
 
-note("before")
+if alias == "postgres":
+    other = open_store(f"django://{alias}")
+    sign = other.lives.sign()
+    assert sign == other.lives.sign() and not store.lives.is_gone(sign)
+    other.close()
+    deadline = time.monotonic() + 30
+    while not store.lives.is_gone(sign):
+        assert time.monotonic() < deadline
+for age in (0, 600, None):
+    connections.settings[alias]["CONN_MAX_AGE"] = age
+    note("before")
+    close_old_connections()
 kept = list(store._link._idle)
 signals.request_finished.send(None)
 connections.close_all()

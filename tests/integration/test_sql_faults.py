@@ -20,8 +20,8 @@ from sqlalchemy import event
 
 from celery_reliable.errors import ConfigurationError, StoreError, StoreUnavailable
 from celery_reliable.stores import open_store
-from celery_reliable.stores.base import Busy, ClaimAnswer, Job, New, Run, Settled
-from celery_reliable.stores.sql import SqlStore, open_sql_store
+from celery_reliable.stores.base import Busy, ClaimAnswer, Done, Job, New, Run, Settled
+from celery_reliable.stores.sql import SqlStore, ddl, open_sql_store
 from celery_reliable.stores.sql.link import IDLE_IN_TRANSACTION
 from celery_reliable.testing import servers
 from tests.store_contract import LONG, expect, kinds, together
@@ -161,6 +161,57 @@ def test_a_deadlock_is_answered_by_beginning_again(store: SqlStore, someone: Con
         someone.rollback()
         assert burial.result(timeout=LONG) == Settled()
     assert store.letter("L") == ("dead", b"letter")
+
+
+def test_a_serialization_failure_is_answered_by_beginning_again(
+    server: servers.Server, store: SqlStore, someone: Connection, prefix: str
+) -> None:
+    """Our transactions are READ COMMITTED; a database whose default is stricter refuses single statements, too."""
+    job = declared()
+    submit(store, job)
+    expect(Run, claim(store, job))
+    options = "-c%20default_transaction_isolation=repeatable\\%20read"
+    strict = open_sql_store(f"{server.url}?options={options}", key_prefix=prefix, timeout=20.0)
+    assert _setting(strict, "default_transaction_isolation") == "repeatable read"
+    someone.exec_driver_sql(f"UPDATE celery_reliable_record SET freed = freed WHERE prefix = '{prefix}'")
+    with in_thread(lambda: strict._extend([(job, "token", LONG)])) as renewal, contextlib.closing(strict):
+        wait_until(lambda: waiting_for_a_lock(someone), what="the renewal waiting")
+        someone.commit()
+        assert renewal.result(timeout=LONG) == []
+
+
+def test_fifty_claimers_through_a_crash_of_the_server_give_at_most_one_run_a_key(
+    server: servers.Server, prefix: str
+) -> None:
+    """Each asks until it is answered. A claim whose answer was cut off is nobody's until its lease ends: never two."""
+    server.start()
+    stores = [open_sql_store(server.url, key_prefix=prefix, timeout=5.0) for _ in range(10)]
+    jobs = [declared(f"order:{number}") for number in range(KEYS)]
+
+    def claim_all(number: int) -> list[ClaimAnswer]:
+        return [_insist(stores[number % len(stores)], job, token=f"token {number}") for job in jobs]
+
+    with in_thread(lambda: together(CLAIMERS, claim_all)) as claiming:
+        wait_until(lambda: stores[0].inspect(jobs[0]).get("state") == "running", LONG, "the first claim")
+        server.kill()
+        server.start()
+        answers = claiming.result(timeout=LONG)
+    for store in stores:
+        store.close()
+    runs = [len(kinds(of_one_key, Run)) for of_one_key in zip(*answers, strict=True)]
+    assert max(runs) == 1
+    assert sum(runs) >= KEYS // 2
+    assert all(isinstance(answer, Run | Busy) for answer in chain(*answers))
+
+
+def _insist(store: SqlStore, job: Job, *, token: str) -> ClaimAnswer:
+    deadline = time.monotonic() + LONG
+    while True:
+        try:
+            return claim(store, job, token=token)
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager
@@ -338,6 +389,66 @@ def test_findings_name_what_is_missing_and_what_is_forgetful(store: SqlStore, li
     with contextlib.closing(open_sql_store(f"sqlite:///{tmp_path}/empty.db")) as empty:
         (finding,) = empty.findings()
     assert "celery -A PROJECT reliable schema" in finding
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_tables_of_a_newer_version_are_refused(server: servers.Server, tmp_path: Path, kind: str, prefix: str) -> None:
+    """Nothing is read or changed, and the text says what to upgrade; making the tables again does not count down."""
+    url = f"sqlite:///{tmp_path}/newer.db" if kind == "sqlite" else server.url
+    with contextlib.closing(open_sql_store(url, key_prefix=prefix)) as store:
+        store.create_tables()
+        submit(store, declared())
+        with _schema_of(store, ddl.NUMBER + 1):
+            older = open_sql_store(url, key_prefix=prefix)
+            for call in (partial(claim, older, declared()), older.now, older.create_tables, older.create_tables):
+                with pytest.raises(StoreError, match=r"\(schema 1\), found .* schema 2.*upgrade celery-reliable"):
+                    call()
+            assert "upgrade celery-reliable" in older.findings()[0]
+            older.close()
+        assert isinstance(claim(store, declared()), Run)
+
+
+@contextlib.contextmanager
+def _schema_of(store: SqlStore, number: int) -> Iterator[None]:
+    """Let the tables be of another version for a block of code."""
+    changed = "UPDATE celery_reliable_note SET version = :number WHERE shelf = '.schema'"
+    with store._link.session() as session:
+        assert session.change(changed, {"number": number}) == 1
+    try:
+        yield
+    finally:
+        with store._link.session() as session:
+            session.change(changed, {"number": ddl.NUMBER})
+
+
+def test_tables_that_alembic_made_have_no_number(lite: SqlStore) -> None:
+    """And are used all the same."""
+    with lite._link.session() as session:
+        session.change("DELETE FROM celery_reliable_note WHERE shelf = '.schema'", {})
+    assert isinstance(claim(open_sql_store(str(lite._link._url)), declared()), Run)  # type: ignore[attr-defined]
+
+
+def test_what_does_not_fit_a_column_is_refused_in_words(store: SqlStore) -> None:
+    """A task id of a foreign producer; keys are kept by their digest, and outcomes of any size."""
+    with pytest.raises(StoreError, match="255 characters"):
+        submit(store, declared(), "A" * 300, envelope=b"call")
+    job = declared("k" * 5000)
+    submit(store, job)
+    run = expect(Run, claim(store, job))
+    outcome = os.urandom(3_000_000)
+    store.complete(job, task_id="A", fence=run.fence, token="token", outcome=outcome, marker_ttl=LONG)
+    assert expect(Done, claim(store, job, token="another")).outcome == outcome
+
+
+def test_a_database_that_may_only_be_read(server: servers.Server, lite: SqlStore, tmp_path: Path, prefix: str) -> None:
+    """PostgreSQL: as after a fail-over, so the call is tried again. SQLite: a file without the right to write it."""
+    options = "-c%20default_transaction_read_only=on"
+    read_only = open_sql_store(f"{server.url}?options={options}", key_prefix=prefix)
+    with contextlib.closing(read_only), pytest.raises(StoreUnavailable, match="read-only transaction"):
+        submit(read_only, declared())
+    file = open_sql_store(f"sqlite:///file:{tmp_path}/store.db?mode=ro&uri=true")
+    with contextlib.closing(file), pytest.raises(StoreError, match=r"readonly database.*writable for this user"):
+        submit(file, declared())
 
 
 # --- what is old

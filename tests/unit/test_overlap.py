@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_reliable import ConfigurationError
-from celery_reliable.overlap import Board, Claimant, Go, Policy, Right, Rights, Skip, Step, Wait
+from celery_reliable.overlap import Board, Claimant, Go, OutspokenLives, Policy, Right, Rights, Skip, Step, Wait
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.stores.notes import MemoryNotes, Note
@@ -42,12 +42,32 @@ class MeetingNotes(MemoryNotes):
 
 
 @dataclass
+class SomeLives:
+    """Processes of which a test says which have ended. The name of this one may be changed, and may be a refusal."""
+
+    name: str = "one"
+    gone: set[str] = field(default_factory=set)
+    refusal: str = ""
+
+    def sign(self) -> str:
+        """See `Lives.sign`."""
+        if self.refusal:
+            raise ConfigurationError(self.refusal)
+        return self.name
+
+    def is_gone(self, sign: str) -> bool:
+        """See `Lives.is_gone`."""
+        return sign in self.gone
+
+
+@dataclass
 class Fleet:
     """Jobs that meet under one key, on a clock moved by hand."""
 
     clock: float = BEGIN
     sure: bool = True
     ended: set[Job] = field(default_factory=set)
+    lives: SomeLives | None = None
 
     def __post_init__(self) -> None:
         """Begin with an empty board."""
@@ -57,6 +77,7 @@ class Fleet:
             now=lambda: int(self.clock * 1e6),
             has_ended=lambda job: job.digest in {one.digest for one in self.ended},
             may_seize=lambda: self.sure,
+            lives=self.lives,
         )
 
     def enter(self, name: str, policy: Policy = "forbid", *, has_run: bool = False) -> Step:
@@ -249,6 +270,63 @@ class TestLeases:
         )
         assert Board.from_bytes(board.to_bytes()) == board
         assert Board.from_bytes(Board().to_bytes()) == Board()
+
+
+class TestLives:
+    """A right whose holder is known to have lost its process."""
+
+    @pytest.fixture
+    def fleet(self) -> Fleet:
+        """Where processes can be told to have ended."""
+        return Fleet(lives=SomeLives())
+
+    def test_it_is_free_at_once(self, fleet: Fleet) -> None:
+        """Long before its lease ends, also while nobody's silence means anything; renewals keep the sign."""
+        fleet.asks("a")
+        fleet.clock += TTL / 2
+        fleet.renew("a")
+        assert fleet.asks("b") == [Skip]
+        assert fleet.lives is not None
+        fleet.lives.gone.add("one")
+        fleet.lives.name, fleet.sure = "two", False
+        assert fleet.rights.foresee(claimant("c"), policy="forbid") == ""
+        assert fleet.asks("c", "d") == [Go, Skip]
+
+    def test_who_waits_is_the_first_to_get_it(self, fleet: Fleet) -> None:
+        """Also when the process in which it waits has ended: it does not run there."""
+        assert fleet.asks("a", "b", policy="queue") == [Go, Wait]
+        assert fleet.lives is not None
+        fleet.lives.gone.add("one")
+        assert fleet.asks("c", policy="queue") == [Wait]
+        fleet.lives.name = "two"
+        assert fleet.asks("b", policy="queue") == [Go]
+
+    def test_a_job_between_two_attempts_keeps_it(self, fleet: Fleet) -> None:
+        """It runs in no process."""
+        fleet.asks("a")
+        fleet.rights.rest(claimant("a"), seconds=300, has_run=False)
+        assert fleet.lives is not None
+        fleet.lives.gone.add("one")
+        assert fleet.asks("b") == [Skip]
+
+    def test_a_frozen_holder_is_bound_by_its_lease(self, fleet: Fleet) -> None:
+        """Its process has not ended, so nothing else would ever free it."""
+        fleet.asks("a")
+        fleet.clock += TTL + 1
+        assert fleet.asks("b") == [Go]
+
+    def test_why_a_process_cannot_sign_is_told_once(self) -> None:
+        """Then leases decide."""
+        told: list[str] = []
+        lives = OutspokenLives(SomeLives(refusal="a pooler"), tell=told.append)
+        assert [lives.sign(), lives.sign()] == ["", ""]
+        assert told == ["a pooler"]
+
+    def test_a_store_that_has_no_such_lock_is_refused(self) -> None:
+        """With what to set."""
+        app = make_app(reliable_overlap_lock="postgres-advisory")
+        with pytest.raises(ConfigurationError, match=r"reliable_store_url on PostgreSQL.*found a MemoryStore.*'lease'"):
+            _ = runtime_of(app).rights
 
 
 class TestStops:

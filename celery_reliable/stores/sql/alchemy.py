@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.sql.errors import is_away
-from celery_reliable.stores.sql.link import Row, Values, bound_waits, postgres_arguments, style
+from celery_reliable.stores.sql.link import Lone, Row, Values, bound_waits, postgres_arguments, style
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
 
 _KEPT = 5  # connections kept open between steps
@@ -84,6 +84,13 @@ class AlchemyLink:
             raise
         finally:
             connection.close()  # the pool rolls back what was begun and not ended
+
+    def lone(self) -> Lone:
+        """See `Link.lone`."""
+        connection = self.engine.connect()
+        driver: Any = connection.connection.driver_connection
+        connection.detach()
+        return Lone(AlchemySession(connection, dialect=self.dialect), driver, driver.close)
 
     def open_transaction(self) -> None:
         """See `Link.open_transaction`: SQLAlchemy's sessions belong to whoever made them, so they have to be named."""

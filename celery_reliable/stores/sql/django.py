@@ -20,7 +20,7 @@ from django.db.utils import ConnectionDoesNotExist
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.outbox import Delivering
 from celery_reliable.stores.sql.errors import is_away
-from celery_reliable.stores.sql.link import Row, Values, bound_waits, percent, postgres_arguments
+from celery_reliable.stores.sql.link import Lone, Row, Values, bound_waits, percent, postgres_arguments
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
 
 _KEPT = 20  # idle connections kept open at most
@@ -71,10 +71,18 @@ class DjangoLink:
             self._idle, self._pid = deque(maxlen=_KEPT), os.getpid()
         with suppress(IndexError):
             return self._idle.pop(), True
+        return self._connected(), False
+
+    def _connected(self) -> Any:
         connection = self._new()
         connection.connect()
         bound_waits(connection.connection, timeout=self._timeout)
-        return connection, False
+        return connection
+
+    def lone(self) -> Lone:
+        """See `Link.lone`."""
+        connection = self._connected()
+        return Lone(DjangoSession(connection, kept=False), connection.connection, partial(_closed, connection))
 
     def _new(self) -> Any:
         """Make a connection that is not Django's own for this thread, and that another thread may use later."""

@@ -34,6 +34,7 @@ _MEANINGS = (
         ("no such column", "has no column named"),
         "the tables are those of another version of celery_reliable: {tables}",
     ),
+    _Meaning(("22001",), (), "a task id or name is longer than the 255 characters of its column: shorten it"),
     _Meaning(("53100", "53200"), ("disk is full",), "make room on the disk of the database server", error=StoreFull),
     _Meaning(
         ("28000", "28P01", "3D000", "42501"),
@@ -83,6 +84,11 @@ def is_broken(exc: BaseException) -> bool:
     """Say whether the caller's transaction had failed before, as the server, SQLAlchemy and Django each say it."""
     kinds = {"PendingRollbackError", "TransactionManagementError"}
     return sqlstate(exc) == "25P02" or type(exc).__name__ in kinds
+
+
+def is_missing_table(exc: BaseException) -> bool:
+    """Say whether a table is not there."""
+    return sqlstate(exc) == "42P01" or "no such table" in str(_driver_error(exc))
 
 
 def is_read_only(exc: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, Protocol
@@ -38,6 +39,16 @@ class Session(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A connection that no pool has and nobody else uses: a session for any number of steps, and the driver's object."""
+
+    session: Session
+    driver: Any
+    close: Callable[[], None]
+    """May be called twice."""
+
+
 class Link(Protocol):
     """How the store reaches its database.
 
@@ -57,6 +68,10 @@ class Link(Protocol):
 
     def session(self) -> AbstractContextManager[Session]:
         """Take a connection; after an exception it is rolled back, or given up if it was lost."""
+        ...
+
+    def lone(self) -> Lone:
+        """Open a connection for what belongs to a session of the server, outside of any transaction."""
         ...
 
     def open_transaction(self) -> Transaction | None:

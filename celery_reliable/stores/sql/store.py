@@ -19,6 +19,7 @@ from celery_reliable.stores.base import Job
 from celery_reliable.stores.sql import ddl
 from celery_reliable.stores.sql.errors import TryAgain, is_again, is_away, translated
 from celery_reliable.stores.sql.link import Link, Session
+from celery_reliable.stores.sql.lives import SqlLives
 from celery_reliable.stores.sql.notes import SqlNotes
 from celery_reliable.stores.sql.outbox import SqlOutbox
 from celery_reliable.stores.sql.statements import Statements, load
@@ -51,7 +52,9 @@ class SqlStore(SharedVerbs):
         self._timeout = timeout
         self.notes = SqlNotes(self._step, lambda: self._statements, prefix=key_prefix)
         self.outbox = SqlOutbox(self._step, lambda: self._statements, link, prefix=key_prefix)
+        self.lives = SqlLives(link, self._step)
         self._tidied = float("-inf")
+        self._knows_schema = False
         self._offset: tuple[float, float] | None = None
 
     @cached_property
@@ -71,6 +74,23 @@ class SqlStore(SharedVerbs):
         return answer
 
     def _step(self, work: Callable[[Session], T]) -> T:
+        """Do it on a session, once it is known that this code understands the tables."""
+        if not self._knows_schema:
+            self._expect_known_schema()
+        return self._insisted(work)
+
+    def _expect_known_schema(self) -> None:
+        """Look once: code that is older than the tables would write rows that newer code takes for broken ones."""
+        rows = self._insisted(lambda session: session.rows(self._statements.texts["read_schema"], {}))
+        if rows and rows[0][0] > ddl.NUMBER:
+            found = f"found tables with the schema {rows[0][0]}, which a newer one has made"
+            raise StoreError(
+                f"store (reliable_store_url): expected tables that this celery_reliable knows (schema {ddl.NUMBER}), {found}; "
+                "upgrade celery-reliable here: nothing was read or changed"
+            )
+        self._knows_schema = True
+
+    def _insisted(self, work: Callable[[Session], T]) -> T:
         """Do it on a session; again when it met another step, and once more when a kept connection was lost."""
         deadline, pause, lost_one = time.monotonic() + self._timeout, _PAUSE, False
         expected: tuple[type[Exception], ...] = (TryAgain, *self._link.errors)
@@ -165,12 +185,13 @@ class SqlStore(SharedVerbs):
     # --- the server
 
     def schema(self) -> list[str]:
-        """Return the statements that make the tables which are not there yet."""
-        return ddl.statements(self._link.dialect.name)
+        """Return the statements that make the tables which are not there yet, and note what they are."""
+        return [*ddl.statements(self._link.dialect.name), ddl.stamp()]
 
     def create_tables(self) -> None:
         """Make the tables that are not there yet, all or none."""
-        self._step(self._created)
+        self._insisted(self._created)
+        self._expect_known_schema()
 
     def _created(self, session: Session) -> None:
         session.run(self._statements.begin)
@@ -196,4 +217,5 @@ class SqlStore(SharedVerbs):
 
     def close(self) -> None:
         """See `Store.close`."""
+        self.lives.close()
         self._link.close()

@@ -8,9 +8,21 @@ from __future__ import annotations
 from importlib import resources
 
 VERSION = "0001"
+NUMBER = 1
+"""Counts up with each change of the tables that older code cannot work with."""
+
+_STAMP = """INSERT INTO celery_reliable_note (prefix, shelf, name, value, version, ends)
+VALUES ('', '.schema', 'store', '', {number}, 9223372036854775807)
+ON CONFLICT (prefix, shelf, name) DO UPDATE SET version = excluded.version
+WHERE celery_reliable_note.version < excluded.version"""
 
 
 def statements(dialect: str, *, version: str = VERSION) -> list[str]:
     """Return the statements for ``postgresql`` or ``sqlite``, in order."""
     text = resources.files(__name__).joinpath(f"{version}.{dialect}.sql").read_text()
     return [statement.strip() for statement in text.split(";") if statement.strip()]
+
+
+def stamp(number: int = NUMBER) -> str:
+    """Return the statement that notes, in the tables, which ``number`` they have; it never counts down."""
+    return _STAMP.format(number=number)

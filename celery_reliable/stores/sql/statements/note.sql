@@ -45,3 +45,7 @@ WHERE prefix = :prefix AND shelf = :shelf AND name = :name
 DELETE FROM celery_reliable_note WHERE prefix = :prefix AND (shelf, name) IN (
     SELECT shelf, name FROM celery_reliable_note WHERE prefix = :prefix AND ends <= {now} LIMIT :limit {skip_locked}
 )
+
+-- name: read_schema
+-- See `ddl.stamp`. Tables that Alembic made have no number.
+SELECT version FROM celery_reliable_note WHERE prefix = '' AND shelf = '.schema' AND name = 'store'
