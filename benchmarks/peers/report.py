@@ -1,0 +1,57 @@
+"""Write what was found as the table of the page that compares."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.peers.contenders import CONTENDERS
+from benchmarks.peers.environments import ROOT
+from benchmarks.peers.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from benchmarks.peers.contenders import Contender
+
+DATA: Final = ROOT / "docs" / "explanation" / "peers.json"
+PAGE: Final = ROOT / "docs" / "explanation" / "comparison.md"
+BEGIN, END = "<!-- Written by benchmarks/peers from peers.json. -->", "<!-- The end of what is written. -->"
+_MARKS: Final = {True: "✓ ", False: "✗ ", None: ""}
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def packages(contender: Contender) -> list[str]:
+    """Return the distributions whose versions matter, first the contender's own."""
+    found = [_NAME.match(one) for one in contender.requirements]
+    return [one.group() for one in found if one is not None and one.group() not in ("packaging", "redis")]
+
+
+def write(data: Path) -> None:
+    """Put the table into the page, between its marks."""
+    if data != DATA:
+        return
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(json.loads(data.read_text()))}\n{END}{after}")
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one row for each contender, one column for each scenario."""
+    names = [name for name in CONTENDERS if name in found]
+    head = ["", *SCENARIOS]
+    rows = [[_title(name, found[name]), *_cells(found[name])] for name in names]
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _title(name: str, facts: Mapping[str, Any]) -> str:
+    version = next((one for one in facts.get("versions", {}).values() if one), "")
+    return f"**{CONTENDERS[name].title}** {version}".strip()
+
+
+def _cells(facts: Mapping[str, Any]) -> Iterator[str]:
+    for scenario in SCENARIOS:
+        one = facts.get(scenario)
+        yield f"{_MARKS[one['good']]}{one['said']}" if one else "-"
