@@ -53,7 +53,10 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
             title="dramatiq",
             module="dramatiq_app",
             requirements=("dramatiq[redis]", "redis[hiredis]"),
-            command=("dramatiq", f"{_APPS}.dramatiq_app", "--processes", "{processes}", "--threads", "1"),
+            command=(
+                *("dramatiq", f"{_APPS}.dramatiq_app", "--processes", "{processes}", "--threads", "1"),
+                *("--worker-shutdown-timeout", "8000"),
+            ),
         ),
         Contender(
             name="rq",
@@ -74,7 +77,10 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
             title="taskiq, Redis stream",
             module="taskiq_app",
             requirements=("taskiq", "taskiq-redis", "redis[hiredis]"),
-            command=("taskiq", "worker", f"{_APPS}.taskiq_app:broker", "-w", "{processes}", "--max-async-tasks", "1"),
+            command=(
+                *("taskiq", "worker", f"{_APPS}.taskiq_app:broker", "-w", "{processes}", "--max-async-tasks", "1"),
+                *("--wait-tasks-timeout", "8"),
+            ),
         ),
         Contender(
             name="procrastinate",

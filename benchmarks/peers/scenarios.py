@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WATCH: Final = 60.0  # seconds after which a job that did not come back counts as not coming
 _GRACE: Final = 10.0  # between SIGTERM and SIGKILL
-_POISON: Final = 20.0
+_POISON: Final = 30.0
 _GOOD: Final = 5
 _JOBS: Final = 2000
 _BEGIN: Final = 30.0
@@ -67,7 +67,7 @@ def submitted_twice(stage: Stage) -> Found:
 
 
 def poison(stage: Stage) -> Found:
-    """Submit a job that kills its own process each time, and five good ones behind it; watch for 20 s."""
+    """Submit a job that kills its own process each time, and five good ones behind it; watch for 30 s."""
     worker = stage.start()
     began = time.monotonic()
     labels = [f"good-{number}" for number in range(_GOOD)]
@@ -79,7 +79,7 @@ def poison(stage: Stage) -> Found:
     done = sum(1 for label in labels if stage.count("effect", label))
     runs = stage.count("start", "job")
     last = max((row.at for row in stage.of("start", "job")), default=0.0)
-    going_on = time.monotonic() - last < _POISON / 4
+    going_on = time.monotonic() - last < _POISON / 2
     said = f"{runs} run{'s' if runs != 1 else ''}{', going on' if going_on else ''}; {done} of {_GOOD} good ones done"
     return Found(said, not going_on and done == _GOOD)
 

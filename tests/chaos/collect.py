@@ -106,16 +106,20 @@ class Collector:
 
     # --- wait
 
-    def look(self) -> None:
-        """Read on in the ledger, and ask the store for all that had not ended before.
-
-        In a long run it is asked on the way: the marker of a finished job lives for an hour.
-        """
+    def read(self) -> None:
+        """Read on in the ledger."""
         new = list(self._ledger.read())
         self._rows += new
         for member in (one for row in new if row.what == "accepted" for one in row.facts["members"]):
             self._members[member["label"]] = member
         self._ids |= {row.label: row.facts["task_id"] for row in new if row.what == "start"}
+
+    def look(self) -> None:
+        """Read on, and ask the store for all that had not ended before. Raises `StoreUnavailable` while it is broken.
+
+        In a long run it is asked on the way: the marker of a finished job lives for an hour.
+        """
+        self.read()
         waiting = {label: one for label, one in self._members.items() if label not in self._ended}
         found = {label: self.fate(member, ran_as=self._ids.get(label, "")) for label, member in waiting.items()}
         self._ended |= {label: fate for label, fate in found.items() if fate.state in _ENDED}

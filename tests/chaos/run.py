@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from celery_reliable.errors import StoreError, StoreUnavailable
 from tests.chaos.app import CONF
 from tests.chaos.breaking import Breaker
 from tests.chaos.clocks import FakeClock
@@ -21,7 +23,8 @@ from tests.chaos.site import LEASE, Site
 from tests.waiting import wait_until
 
 _START = 60.0
-_LOOK: Final = 15.0  # seconds between two looks at what has ended
+_READ: Final = 5.0  # seconds between two looks at what was submitted
+_ASK: Final = 600.0  # seconds between two looks at what has ended
 _LAST = 2  # the version of the code with which a run ends
 
 
@@ -145,14 +148,16 @@ def _work(run: Run, fleet: Fleet, network: Network, judge: Site, collector: Coll
 
 def _enough(faults: Iterable[Fault], *, run: Run, collector: Collector) -> Iterator[Fault]:
     """Pass faults on until time, jobs and faults are enough. What is drawn may find nothing to break: the ledger counts."""
-    looked = 0.0
+    read = asked = 0.0
     for fault in faults:
-        if fault.at - looked > _LOOK:
-            collector.look()
-            looked = fault.at
-            if fault.at >= run.seconds and collector.jobs >= run.jobs and collector.count("fault") >= run.faults:
-                return
-        if fault.at >= run.seconds and not run.jobs and not run.faults:
+        if fault.at - read > _READ:
+            collector.read()
+            read = fault.at
+        if fault.at - asked > _ASK:
+            with contextlib.suppress(StoreUnavailable, StoreError):  # it is broken just now: the next time, then
+                collector.look()
+            asked = fault.at
+        if fault.at >= run.seconds and collector.jobs >= run.jobs and collector.count("fault") >= run.faults:
             return
         yield fault
 

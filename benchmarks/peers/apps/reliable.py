@@ -1,4 +1,4 @@
-"""Celery with celery_reliable, at its defaults; a job's label is its key."""
+"""Celery with celery_reliable; a job's label is its key. It knows how long its supervisor waits, as its guide asks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from celery_reliable import ReliableTask
 
 app = Celery("reliable", broker=os.environ[SERVER])
 app.config_from_object("celery_reliable.presets")
+app.conf.reliable_drain_timeout = 8
 
 
 @app.task(base=ReliableTask, bind=True, name="job", idempotency_key="{label}")
