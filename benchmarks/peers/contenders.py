@@ -70,7 +70,7 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
             title="huey",
             module="huey_app",
             requirements=("huey", "redis[hiredis]"),
-            command=("huey_consumer.py", f"{_APPS}.huey_app.huey", "-w", "{processes}", "-k", "process"),
+            command=("huey_consumer", f"{_APPS}.huey_app.huey", "-w", "{processes}", "-k", "process"),
         ),
         Contender(
             name="taskiq",

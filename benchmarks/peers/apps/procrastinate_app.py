@@ -19,5 +19,5 @@ def job(kind: str, label: str) -> None:
 
 def send(kind: str, label: str) -> None:
     """Submit one."""
-    with app.replace_connector(SyncPsycopgConnector(conninfo=os.environ[SERVER])).open() as opened:
-        opened.configure_task("job", queueing_lock=label).defer(kind=kind, label=label)
+    with app.replace_connector(SyncPsycopgConnector(conninfo=os.environ[SERVER])) as here, here.open():
+        here.configure_task("job", queueing_lock=label).defer(kind=kind, label=label)
