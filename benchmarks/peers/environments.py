@@ -30,7 +30,8 @@ def versions(contender: Contender) -> dict[str, str]:
     """Return the versions that are installed, by name."""
     words = (str(ENVIRONMENTS / contender.name / "bin" / "python"), "-m", "pip", "list", "--format=freeze")
     found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    return dict(line.split("==", 1) for line in found.splitlines() if "==" in line)
+    pairs = (line.split("==", 1) for line in found.splitlines() if "==" in line)
+    return {name.replace("_", "-").lower(): version for name, version in pairs}
 
 
 def _make(contender: Contender, folder: Path) -> None:

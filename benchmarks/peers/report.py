@@ -23,9 +23,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def packages(contender: Contender) -> list[str]:
-    """Return the distributions whose versions matter, first the contender's own."""
-    found = [_NAME.match(one) for one in contender.requirements]
-    return [one.group() for one in found if one is not None and one.group() not in ("packaging", "redis")]
+    """Return the distributions whose versions matter, first the one that the contender is about."""
+    names = ["celery-reliable" if one == "." else _NAME.findall(one)[0] for one in contender.requirements]
+    found = [name for name in names if name not in ("packaging", "redis")]
+    return sorted(found, key=lambda name: not name.startswith("celery-"))
 
 
 def write(data: Path) -> None:
@@ -47,8 +48,8 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _title(name: str, facts: Mapping[str, Any]) -> str:
-    version = next((one for one in facts.get("versions", {}).values() if one), "")
-    return f"**{CONTENDERS[name].title}** {version}".strip()
+    version = facts.get("versions", {}).get(packages(CONTENDERS[name])[0])
+    return f"**{CONTENDERS[name].title}** {version or ''}".strip()
 
 
 def _cells(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ class Results(bootsteps.StartStopStep):
     Other pools do not subscribe in a worker: there a task must not wait for another one's result.
     """
 
-    requires = ("celery.worker.components:Pool",)
+    requires = ("celery_reliable.worker.preflight:Preflight", "celery.worker.components:Pool")
 
     def include_if(self, parent: Any) -> bool:
         """Take part on gevent and eventlet."""
