@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,11 +39,13 @@ def write(data: Path) -> None:
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one row for each contender, one column for each scenario."""
+    """Return one row for each contender, one column for each scenario that was run."""
     names = [name for name in CONTENDERS if name in found]
-    head = ["", *SCENARIOS]
-    rows = [[_title(name, found[name]), *_cells(found[name])] for name in names]
-    lines = [head, ["---"] * len(head), *rows]
+    scenarios = [scenario for scenario in SCENARIOS if any(scenario in found[name] for name in names)]
+    rows = [
+        [_title(name, found[name]), *(_cell(found[name].get(scenario)) for scenario in scenarios)] for name in names
+    ]
+    lines = [["", *scenarios], ["---"] * (1 + len(scenarios)), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -52,7 +54,5 @@ def _title(name: str, facts: Mapping[str, Any]) -> str:
     return f"**{CONTENDERS[name].title}** {version or ''}".strip()
 
 
-def _cells(facts: Mapping[str, Any]) -> Iterator[str]:
-    for scenario in SCENARIOS:
-        one = facts.get(scenario)
-        yield f"{_MARKS[one['good']]}{one['said']}" if one else "-"
+def _cell(answer: Mapping[str, Any] | None) -> str:
+    return "-" if answer is None else f"{_MARKS[answer['good']]}{answer['said']}"

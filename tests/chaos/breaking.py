@@ -101,6 +101,7 @@ class Breaker:
             "link": fault.link,
             "seconds": fault.seconds,
             "victims": list(victims),
+            "step": fault.step,
         }
         self._ledger.note("fault", kind=fault.kind, name=name, **facts)
 

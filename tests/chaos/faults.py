@@ -15,8 +15,8 @@ _CHILDREN = {"kill main": 2, "kill child": 4}  # on other pools the main process
 _OTHERS = {"kill producer": 2, "kill beat": 2, "freeze beat": 2, "warrant": 8}
 _SERVERS = {"kill server": 2, "freeze server": 2, "memory": 2, "disk": 2}
 _LINKS = {"latency": 2, "blackhole": 3, "reset": 3, "down": 3}
-_GROUPS: Mapping[Kind, Mapping[str, int]] = {"sentinel": {"fail over": 4}, "cluster": {"move slots": 4}}
-_CLOCK = {"clock": 4}
+_GROUPS: Mapping[Kind, Mapping[str, int]] = {"sentinel": {"fail over": 16}, "cluster": {"move slots": 16}}
+_CLOCK = {"clock": 16}
 _SECONDS = {
     "freeze worker": (1.5 * LEASE, 2.5 * LEASE),
     "freeze beat": (1.5 * LEASE, 2.5 * LEASE),
