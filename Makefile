@@ -40,18 +40,18 @@ model: $(VENV)/.test ## Visit every state of the protocol's model, the large sce
 fuzz: $(VENV)/.test ## Send 100,000 malformed messages to a worker on Redis, and on RabbitMQ
 	$(VENV)/bin/python -m tests.fuzz $(ARGS)
 
-lint: $(VENV)/.test ## Check style, format, types and the direction of imports
+lint: $(VENV)/.lint ## Check style, format, types and the direction of imports
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(MAKE) types imports
 
-types: $(VENV)/.test ## Check the types
+types: $(VENV)/.lint ## Check the types
 	$(VENV)/bin/mypy
 
-imports: $(VENV)/.test ## Check that imports point down
+imports: $(VENV)/.lint ## Check that imports point down
 	$(VENV)/bin/lint-imports --no-cache
 
-format: $(VENV)/.test ## Format the code, sort imports
+format: $(VENV)/.lint ## Format the code, sort imports
 	$(VENV)/bin/ruff check --fix-only --select I .
 	$(VENV)/bin/ruff format .
 
