@@ -14,7 +14,7 @@ PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_
 MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-django test test-browser chaos model fuzz lint types imports format docs bench matrix oldest package clean
+.PHONY: help demo demo-django test test-browser chaos model fuzz lint types imports format docs bench peers matrix oldest package clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,18 +40,18 @@ model: $(VENV)/.test ## Visit every state of the protocol's model, the large sce
 fuzz: $(VENV)/.test ## Send 100,000 malformed messages to a worker on Redis, and on RabbitMQ
 	$(VENV)/bin/python -m tests.fuzz $(ARGS)
 
-lint: $(VENV)/.test ## Check style, format, types and the direction of imports
+lint: $(VENV)/.lint ## Check style, format, types and the direction of imports
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(MAKE) types imports
 
-types: $(VENV)/.test ## Check the types
+types: $(VENV)/.lint ## Check the types
 	$(VENV)/bin/mypy
 
-imports: $(VENV)/.test ## Check that imports point down
+imports: $(VENV)/.lint ## Check that imports point down
 	$(VENV)/bin/lint-imports --no-cache
 
-format: $(VENV)/.test ## Format the code, sort imports
+format: $(VENV)/.lint ## Format the code, sort imports
 	$(VENV)/bin/ruff check --fix-only --select I .
 	$(VENV)/bin/ruff format .
 
@@ -61,6 +61,9 @@ docs: $(VENV)/.docs ## Build the documentation into docs/_build/html; its refere
 
 bench: $(VENV)/.test ## Compare with plain Celery, interleaved in one run
 	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+peers: $(VENV)/.test ## Do the same accidents to other task queues, and write the table that compares
+	$(VENV)/bin/python -m benchmarks.peers $(ARGS)
 
 matrix: ## Run the tests on each of PYTHONS, by default all 3.10 and later that pyenv has
 	@test -n "$(PYTHONS)" || { echo "no Python 3.10 or later in pyenv; name some: make matrix PYTHONS='python3.10 python3.13'" >&2; exit 1; }
@@ -79,7 +82,7 @@ package: $(VENV)/.package ## Build sdist and wheel into dist, and use the wheel 
 	$(VENV)/bin/python -m tests.packaging dist
 
 clean: ## Remove everything that was built, the environments too
-	rm -rf $(VENV) $(VENVS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENVS) .peers build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments: built once, completed per extra, brought up to date when pyproject.toml changes.

@@ -353,6 +353,36 @@ def pool_name(pool: Any) -> str:
     return {"thread": "threads"}.get(name, name)
 
 
+def subscribe_only_to_wait(app: Celery) -> None:
+    """Have this process subscribe to a result when somebody waits for it, not whenever a task is sent.
+
+    On green pools Celery (5.7, Redis backend) subscribes for every task that a worker sends, and unsubscribes in
+    ``AsyncResult.__del__``. The garbage collector may run that anywhere: inside gevent's own thread pool, which looks up
+    the server's name, it waits for a lock that the same thread holds, and the worker stands still for ever. With this
+    the collector only notes what to unsubscribe from, and the next look at the results does it.
+    """
+    make: Callable[[], Any] = app._get_backend  # noqa: SLF001  # each thread may have a backend of its own
+
+    def calm_backend() -> Any:
+        return _calm(make())
+
+    app._get_backend = calm_backend  # noqa: SLF001
+    _calm(app.backend)
+
+
+def _calm(backend: Any) -> Any:
+    consumer = getattr(backend, "result_consumer", None)
+    pending = getattr(consumer, "_pending_unsubscribe", None)
+    if consumer is not None and pending is not None:
+        backend.on_task_call = _no_subscription
+        consumer.cancel_for = lambda task_id: pending.add(consumer._get_key_for_task(task_id))  # noqa: SLF001
+    return backend
+
+
+def _no_subscription(producer: Any, task_id: str) -> None:
+    """Stand for `on_task_call`."""
+
+
 # --- a connection to Redis that is lost
 
 

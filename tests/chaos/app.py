@@ -18,6 +18,7 @@ CONF: dict[str, Any] = {
     "reliable_retry_backoff_max": 3.0,
     "reliable_drain_timeout": 2.0,
     "reliable_max_deliveries": 8,
+    "reliable_leader_ttl": LEASE,
     "broker_transport_options": {"unacked_restore_interval": 1},
     "broker_connection_max_retries": None,
     "worker_redirect_stdouts": False,
@@ -25,6 +26,9 @@ CONF: dict[str, Any] = {
 MOMENTS = ("claimed", "effect", "done", "postrun", "retried", "snoozed", "buried")
 """Where a worker's process may be killed; `effect` is between the change of the accounts and the end of the body."""
 _HOWS = ((Transient, "transient"), (Permanent, "permanent"), (Snooze, "snooze"), (Draining, "interrupted"))
+
+ENTRIES: Mapping[str, float] = {"each-second": 1.0, "often": 2.0, "seldom": 7.0}
+"""The schedule of the beats: seconds between two slots. All that were missed are caught up."""
 
 Handed = Mapping[str, Any]  # the outcome of another job
 
@@ -38,7 +42,29 @@ def make_app(site: Site) -> Celery:
     app.task(base=ReliableTask, bind=True, name="own")(own)
     app.task(base=ReliableTask, bind=True, name="declared", idempotency_key="{label}")(declared)
     app.task(base=ReliableTask, bind=True, name="follow")(follow)
+    app.task(base=ReliableTask, bind=True, name="slot")(slot)
+    app.conf.beat_schedule = {name: _entry(name, seconds) for name, seconds in ENTRIES.items()}
+    (_second_version if site.version == 2 else _first_version)(app)
     return app
+
+
+def _entry(name: str, seconds: float) -> dict[str, Any]:
+    return {"task": "slot", "schedule": seconds, "args": (name,), "options": {"headers": {"reliable_catch_up": "all"}}}
+
+
+def _first_version(app: Celery) -> None:
+    app.task(base=ReliableTask, bind=True, name="changed")(changed_first)
+
+
+def _second_version(app: Celery) -> None:
+    """Deploy a payload of a new form, and a task that the first version does not know."""
+    changed = app.task(base=ReliableTask, bind=True, name="changed", payload_version=2)(changed_second)
+    changed.upgrade(from_version=1, positional=("label", "work"))(_upgrade)
+    app.task(base=ReliableTask, bind=True, name="fresh")(own)
+
+
+def _upgrade(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"label": arguments["label"], "plans": [arguments["work"]]}
 
 
 def _hook(site: Site) -> Any:
@@ -74,6 +100,24 @@ def own(self: Any, label: str, work: Mapping[str, Any]) -> Handed:
 def declared(self: Any, label: str, work: Mapping[str, Any]) -> Handed:
     """Work under the key that the project names."""
     return perform(self, label, Work(**work))
+
+
+def changed_first(self: Any, label: str, work: Mapping[str, Any]) -> Handed:
+    """Work as the first version of a task that changes."""
+    return perform(self, label, Work(**work))
+
+
+def changed_second(self: Any, label: str, plans: Sequence[Mapping[str, Any]]) -> Handed:
+    """Work as the second version, which takes other arguments."""
+    return perform(self, label, Work(**plans[0]))
+
+
+def slot(self: Any, entry: str) -> Handed:
+    """Work for a slot of the schedule. Nobody but the beats has submitted it."""
+    label = f"slot:{entry}:{self.slot}"
+    member = {"label": label, "id": self.idempotency_key, "kind": "slot"}
+    self.app.site.ledger.note("accepted", label, members=[member], form="slot")
+    return perform(self, label, Work())
 
 
 def follow(self: Any, handed: Handed | Sequence[Handed], label: str, work: Mapping[str, Any]) -> Handed:

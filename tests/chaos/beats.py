@@ -18,7 +18,7 @@ from typing import Any
 
 from celery_reliable.testing.processes import signal_family
 from celery_reliable.testing.servers import command
-from tests.chaos.fleet import Fleet, Member, worker
+from tests.chaos.fleet import Fleet, Member, beat, worker
 from tests.chaos.ledger import Row
 from tests.chaos.network import JUDGE, Network
 from tests.chaos.site import Site
@@ -26,7 +26,6 @@ from tests.chaos.slots import Fault, Verdict, judge
 from tests.waiting import wait_until
 
 _APP = "tests.chaos.slots_app"
-_SCHEDULER = "celery_reliable.beat:ReliableScheduler"
 _BEATS = ("b1", "b2")
 _WORKER = "w1"
 _START = 60.0
@@ -54,7 +53,7 @@ def perform(run: Run, directory: Path) -> Verdict:
             for name in (*_BEATS, _WORKER, JUDGE)
         }
         at_work = worker(sites[_WORKER], pool="threads", concurrency=4, app=_APP)
-        members = [at_work, *(beat(sites[name]) for name in _BEATS)]
+        members = [at_work, *(beat(sites[name], app=_APP) for name in _BEATS)]
         fleet = Fleet(members, sites[JUDGE].ledger)
         fleet.start()
         try:
@@ -63,13 +62,6 @@ def perform(run: Run, directory: Path) -> Verdict:
         finally:
             fleet.close()
         return judge(list(sites[JUDGE].ledger.rows()), faults, ttl=run.ttl)
-
-
-def beat(site: Site) -> Member:
-    """Return the place of one beat."""
-    app = ["-A", _APP, "beat", "-S", _SCHEDULER, "--loglevel", "INFO"]
-    files = ["--schedule", str(site.directory / f"{site.party}.schedule"), "--pidfile", ""]
-    return Member(site, [sys.executable, "-m", "celery", *app, *files])
 
 
 class _Breaking:
@@ -116,7 +108,7 @@ class _Breaking:
     def _restart_store(self) -> Fault:
         began = time.time()
         self._site.ledger.note("fault", kind="restart", name="restart", target="store")
-        self._network.servers["store"].restart()
+        self._network.server("store").restart()
         return Fault("restart of the store", began, time.time())
 
 
@@ -129,7 +121,7 @@ def _let_end(fleet: Fleet, network: Network, site: Site) -> None:
     """Stop the beats, let the worker finish what is in the queue, and stop it."""
     for name in _BEATS:
         fleet.retire(name)
-    broker = network.servers["broker"]
+    broker = network.server("broker")
     wait_until(lambda: command(broker.port, "LLEN", "celery") == 0, _START, "an empty queue")
     fleet.retire(_WORKER)
 

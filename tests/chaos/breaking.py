@@ -6,16 +6,19 @@ import contextlib
 import heapq
 import itertools
 import os
+import resource
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from celery_reliable.testing.processes import signal_family
+from celery_reliable.testing import servers
+from celery_reliable.testing.processes import family, signal_family
 from celery_reliable.testing.servers import Server, command
 from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet, Member
+from tests.chaos.groups import fail_over, move_slots
 from tests.chaos.network import Network, Role
 from tests.chaos.site import Site
 
@@ -76,12 +79,19 @@ class Breaker:
             "kill main": self._kill,
             "kill child": self._kill,
             "kill producer": self._kill,
+            "kill beat": self._kill,
             "restart": self._restart,
+            "roll": self._roll,
             "freeze worker": self._freeze,
+            "freeze beat": self._freeze,
+            "clock": self._clock,
             "warrant": self._warrant,
             "kill server": self._kill_server,
             "freeze server": self._freeze_server,
             "memory": self._memory,
+            "disk": self._disk,
+            "fail over": self._fail_over,
+            "move slots": self._move_slots,
             **links,
         }
 
@@ -91,6 +101,7 @@ class Breaker:
             "link": fault.link,
             "seconds": fault.seconds,
             "victims": list(victims),
+            "step": fault.step,
         }
         self._ledger.note("fault", kind=fault.kind, name=name, **facts)
 
@@ -105,6 +116,8 @@ class Breaker:
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if fault.kind == "kill producer":
+                member.roll()  # a producer is deployed anew, too
 
         self._fleet.on(fault.target, act)
 
@@ -114,6 +127,24 @@ class Breaker:
             member.terminate()
 
         self._fleet.on(fault.target, act)
+
+    def _roll(self, fault: Fault, name: str) -> None:
+        """Deploy the other version of the code."""
+
+        def act(member: Member) -> None:
+            self._note(fault, name, member.family)
+            member.roll()
+            member.terminate()
+
+        self._fleet.on(fault.target, act)
+
+    def _clock(self, fault: Fault, name: str) -> Heal | None:
+        clock = self._fleet.members[fault.target].clock
+        if clock is None:
+            return None
+        self._note(fault, name)
+        clock.set(fault.step)
+        return lambda: clock.set(0.0)
 
     def _freeze(self, fault: Fault, name: str) -> Heal | None:
         frozen: list[int] = []
@@ -133,7 +164,7 @@ class Breaker:
     # --- servers
 
     def _server(self, fault: Fault) -> Server:
-        return self._network.servers["broker" if fault.target == "broker" else "store"]
+        return self._network.server(_role(fault.target))
 
     def _kill_server(self, fault: Fault, name: str) -> Heal:
         self._note(fault, name)
@@ -151,14 +182,48 @@ class Breaker:
         command(port, "CONFIG", "SET", "maxmemory", "1mb")
         return lambda: command(port, "CONFIG", "SET", "maxmemory", "0") and None
 
+    def _disk(self, fault: Fault, name: str) -> Heal:
+        """Let no file of a server grow, as on a full disk."""
+        self._note(fault, name)
+        server = self._server(fault)
+        _limit_files(server, size=1)
+
+        def heal() -> None:
+            _limit_files(server, size=resource.RLIM_INFINITY)
+
+        return heal
+
+    def _fail_over(self, fault: Fault, name: str) -> Heal | None:
+        group = self._network.services["store"]
+        if not isinstance(group, servers.RedisSentinel):
+            return None
+        self._note(fault, name)
+        return fail_over(group)
+
+    def _move_slots(self, fault: Fault, name: str) -> None:
+        cluster = self._network.services["store"]
+        if isinstance(cluster, servers.RedisCluster):
+            self._note(fault, name)
+            move_slots(cluster, number=next(self._numbers))
+
     # --- network
 
     def _link(self, fault: Fault, name: str) -> Heal | None:
-        role: Role = "broker" if fault.link == "broker" else "store"
-        proxy = self._network.proxy(fault.target, role)
+        proxy = self._network.proxy(fault.target, _role(fault.link))
         self._note(fault, name)
         if fault.kind == "reset":
             proxy.reset()
             return None
         {"latency": lambda: proxy.latency(_LATENCY), "blackhole": proxy.blackhole, "down": proxy.down}[fault.kind]()
         return proxy.heal
+
+
+def _role(name: str) -> Role:
+    roles: dict[str, Role] = {"broker": "broker", "backend": "backend"}
+    return roles.get(name, "store")
+
+
+def _limit_files(server: Server, *, size: int) -> None:
+    for pid in family(server.pid):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kombu import Connection
 
 from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.stores import open_store
-from celery_reliable.stores.base import Done, Job, Store
+from celery_reliable.stores.base import Done, Job, Kind, Store
+from celery_reliable.stores.sql.store import SqlStore
 from tests.chaos.evidence import Bounds, Evidence, Fate
 from tests.chaos.judge import unaccounted
+from tests.chaos.ledger import Row
 from tests.chaos.site import Site
 from tests.waiting import POLL_INTERVAL
 
@@ -30,17 +31,21 @@ class Collector:
         """Take the judge's site; ``began`` is when the run did, by the store's clock."""
         self._site = site
         self._store: Store = open_store(site.store)
+        if isinstance(self._store, SqlStore):
+            self._store.create_tables()
         self._began = self._store.now()
+        self._ledger = site.ledger.follow()
+        self._rows: list[Row] = []
+        self._members: dict[str, Mapping[str, Any]] = {}
+        self._ids: dict[str, str] = {}
+        self._ended: dict[str, Fate] = {}
+        self._open: dict[str, Fate] = {}
 
     def close(self) -> None:
         """Close the connection."""
         self._store.close()
 
     # --- fates
-
-    def fates(self, members: Mapping[str, Mapping[str, Any]], *, ids: Mapping[str, str]) -> dict[str, Fate]:
-        """Return what the store says of each job; ``ids`` are those under which callbacks ran."""
-        return {label: self.fate(member, ran_as=ids.get(label, "")) for label, member in members.items()}
 
     def fate(self, member: Mapping[str, Any], *, ran_as: str) -> Fate:
         """Return the fate of one job. A callback has no id before it runs."""
@@ -55,8 +60,9 @@ class Collector:
 
     def _jobs(self, key: str, kind: str) -> Iterable[Job]:
         """Return where a job's record may lie: that of an own key lies by the hour of its submission."""
+        named: dict[str, Kind] = {"declared": "declared", "slot": "slot"}
         if kind != "own":
-            return [Job(key, "declared" if kind == "declared" else "given")]
+            return [Job(key, named.get(kind, "given"))]
         hours = range(self._began // _HOUR, self._store.now() // _HOUR + 1)
         return [Job(key, "own", hour * _HOUR) for hour in hours]
 
@@ -100,27 +106,51 @@ class Collector:
 
     # --- wait
 
+    def read(self) -> None:
+        """Read on in the ledger."""
+        new = list(self._ledger.read())
+        self._rows += new
+        for member in (one for row in new if row.what == "accepted" for one in row.facts["members"]):
+            self._members[member["label"]] = member
+        self._ids |= {row.label: row.facts["task_id"] for row in new if row.what == "start"}
+
+    def look(self) -> None:
+        """Read on, and ask the store for all that had not ended before. Raises `StoreUnavailable` while it is broken.
+
+        In a long run it is asked on the way: the marker of a finished job lives for an hour.
+        """
+        self.read()
+        waiting = {label: one for label, one in self._members.items() if label not in self._ended}
+        found = {label: self.fate(member, ran_as=self._ids.get(label, "")) for label, member in waiting.items()}
+        self._ended |= {label: fate for label, fate in found.items() if fate.state in _ENDED}
+        self._open = {label: fate for label, fate in found.items() if label not in self._ended}
+
+    def count(self, what: str) -> int:
+        """Return how many rows of a kind were read."""
+        return sum(1 for row in self._rows if row.what == what)
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs are known to be accepted."""
+        return len(self._members)
+
     def wait_ended(self, timeout: float, *, bounds: Bounds) -> None:
         """Return when every accepted job has ended and nothing is left, or when the time is over: the judge will see."""
         deadline = time.monotonic() + timeout
-        ended: dict[str, Fate] = {}
         while time.monotonic() < deadline:
-            evidence = Evidence(list(self._site.ledger.rows()), bounds=bounds)
-            waiting = {label: one for label, one in evidence.members.items() if label not in ended}
-            fates = self.fates(waiting, ids=ids_of(evidence))
-            ended |= {label: fate for label, fate in fates.items() if fate.state in _ENDED}
-            if not any(unaccounted(replace(evidence, fates={**fates, **ended}))) and not any(self.residue().values()):
+            began = time.monotonic()
+            self.look()
+            evidence = Evidence(self._rows, fates={**self._ended, **self._open}, bounds=bounds)
+            if not any(self.residue().values()) and not any(unaccounted(evidence)):
                 return
-            time.sleep(10 * POLL_INTERVAL)
+            time.sleep(max(10 * POLL_INTERVAL, 2 * (time.monotonic() - began)))  # a look at a long ledger takes long
 
     def evidence(self, bounds: Bounds) -> Evidence:
-        """Return everything, for the judge."""
-        rows = list(self._site.ledger.rows())
-        known = Evidence(rows)
-        fates = self.fates(known.members, ids=ids_of(known))
-        return Evidence(rows, self._site.accounts.writes(), fates, self.residue(), bounds)
+        """Return everything, for the judge: what every job became now, or had become when its marker was still there."""
+        self.look()
+        fates = {label: self._last(label, member) for label, member in self._members.items()}
+        return Evidence(self._rows, self._site.accounts.writes(), fates, self.residue(), bounds)
 
-
-def ids_of(evidence: Evidence) -> dict[str, str]:
-    """Return under which id each job ran."""
-    return {label: runs[-1].task_id for label, runs in evidence.executions.items()}
+    def _last(self, label: str, member: Mapping[str, Any]) -> Fate:
+        found = self.fate(member, ran_as=self._ids.get(label, ""))
+        return self._ended.get(label, found) if found.state == "none" else found

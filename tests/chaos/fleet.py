@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from celery_reliable.testing.processes import children, family, process_table, send, signal_family
+from tests.chaos.clocks import FakeClock
 from tests.chaos.ledger import Ledger
 from tests.chaos.site import Site
 
@@ -30,10 +32,11 @@ _READY = b" ready."
 class Member:
     """One place in the fleet, and the process that fills it at the moment."""
 
-    def __init__(self, site: Site, command: Sequence[str]) -> None:
+    def __init__(self, site: Site, command: Sequence[str], *, clock: FakeClock | None = None) -> None:
         """Nothing runs before `start`."""
         self.site = site
         self.name = site.party
+        self.clock = clock
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = itertools.count(1)
@@ -65,6 +68,15 @@ class Member:
         """Main process and all it started."""
         return family(self.pid) if self.pid else []
 
+    def roll(self, version: int | None = None) -> None:
+        """Have the next process run a version of the code; not given, the other one."""
+        self.site = replace(self.site, version=version or 3 - self.site.version)
+
+    def _environment(self) -> dict[str, str]:
+        clock = self.clock.environment() if self.clock is not None else {}
+        root = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **self.site.environment(), **clock, **root}
+
     def start(self) -> None:
         """Start a process in a session of its own, its output in a log."""
         with self._log.open("ab") as log:
@@ -73,7 +85,7 @@ class Member:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=ROOT,
-                env={**os.environ, **self.site.environment(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -181,13 +193,22 @@ def _lives(pid: int) -> bool:
     return any(entry.pid == pid for entry in process_table())
 
 
-def worker(site: Site, *, pool: str, concurrency: int, app: str = "tests.chaos.worker_app") -> Member:
+def worker(
+    site: Site, *, pool: str, concurrency: int, app: str = "tests.chaos.worker_app", clock: FakeClock | None = None
+) -> Member:
     """Return the place of one worker."""
     options = ["--pool", pool, "--concurrency", str(concurrency), "--hostname", f"{site.party}@%h"]
     quick = ["--without-mingle", "--without-gossip", "--loglevel", "INFO"]
-    return Member(site, [sys.executable, "-m", "celery", "-A", app, "worker", *options, *quick])
+    return Member(site, [sys.executable, "-m", "celery", "-A", app, "worker", *options, *quick], clock=clock)
 
 
-def producer(site: Site) -> Member:
+def beat(site: Site, *, app: str = "tests.chaos.worker_app", clock: FakeClock | None = None) -> Member:
+    """Return the place of one beat."""
+    options = ["-S", "celery_reliable.beat:ReliableScheduler", "--loglevel", "INFO"]
+    files = ["--schedule", str(site.directory / f"{site.party}.schedule"), "--pidfile", ""]
+    return Member(site, [sys.executable, "-m", "celery", "-A", app, "beat", *options, *files], clock=clock)
+
+
+def producer(site: Site, *, clock: FakeClock | None = None) -> Member:
     """Return the place of one producer."""
-    return Member(site, [sys.executable, "-m", "tests.chaos.producer"])
+    return Member(site, [sys.executable, "-m", "tests.chaos.producer"], clock=clock)

@@ -5,17 +5,21 @@ A run that proves nothing is found guilty too: see `proves_nothing`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
+from tests.chaos.app import ENTRIES
 from tests.chaos.evidence import ENDLESS, Evidence, Execution, Fate, Fault
 
 _NONE = Fate("none")
 _ASKED_FOR = frozenset({"transient", "snooze", "permanent"})
 _PEACE = 10  # leases
-_SERVER_FAULTS = frozenset({"kill server", "freeze server", "memory"})
+_GRACE = 12.0  # seconds; see `fleet`
+_SERVER_FAULTS = frozenset({"kill server", "freeze server", "memory", "disk", "fail over", "move slots"})
+_STOPS = frozenset({"restart", "roll"})
 _LINK_FAULTS = frozenset({"latency", "blackhole", "reset", "down"})
 
 
@@ -219,7 +223,7 @@ def _explains(fault: Fault, first: Execution, *, lease: float) -> bool:
         return first.how == "done" and fault.target == first.worker
     if fault.kind == "freeze worker":
         return first.was_hit_by(fault) and fault.healed - fault.began >= lease / 2
-    if fault.kind == "restart":
+    if fault.kind in _STOPS:
         return first.was_hit_by(fault) and first.how in ("interrupted", "raised", "")
     return first.was_hit_by(fault)
 
@@ -234,6 +238,46 @@ def bounds(evidence: Evidence) -> Iterator[Violation]:
         attempts = max(run.attempt for run in runs)
         if attempts > limits.retries + 1:
             yield Violation("G4 bounded", f"attempt {attempts} with {limits.retries} retries", label)
+        cut_off = [run for run in runs if run.ended is None]
+        # A checkpoint that changed begins the count anew; a sleepy body saves two at most.
+        if len(cut_off) > 3 * limits.deliveries:
+            yield Violation("G4 bounded", f"cut off {len(cut_off)} times, {limits.deliveries} deliveries", label)
+
+
+def drains(evidence: Evidence) -> Iterator[Violation]:
+    """G4: a worker that is told to stop ends within the grace of its supervisor, unless it was frozen meanwhile."""
+    for fault in evidence.faults:
+        if fault.kind == "kill overdue":
+            held = [
+                one for one in evidence.faults if one.kind.startswith("freeze") and one.healed > fault.began - _GRACE
+            ]
+            if not any(one.began < fault.began for one in held):
+                yield Violation("G4 bounded", f"{fault.target} was told to stop and did not end in {_GRACE:g} s")
+
+
+# --- G5
+
+
+def slots(evidence: Evidence) -> Iterator[Violation]:
+    """G5: from the first slot of each entry to its last one each came, under one id; `outcomes` sees that it ran once."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for row in evidence.of("accepted"):
+        if row.facts["form"] == "slot":
+            ids[row.label].update(member["id"] for member in row.facts["members"])
+    for label, found in ids.items():
+        if len(found) > 1:
+            yield Violation("G5 one fire per slot", f"fired as {sorted(found)}", label)
+    for entry, seconds in ENTRIES.items():
+        yield from _missed(entry, seconds, ids)
+
+
+def _missed(entry: str, seconds: float, labels: Iterable[str]) -> Iterator[Violation]:
+    begin = f"slot:{entry}:"
+    due = sorted(datetime.fromisoformat(one[len(begin) :]).timestamp() for one in labels if one.startswith(begin))
+    for first, second in pairwise(due):
+        if second - first > 1.5 * seconds:
+            found = f"nothing between {first:.0f} and {second:.0f}, due each {seconds:g} s"
+            yield Violation("G5 one fire per slot", found, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +349,7 @@ def _ends(fault: Fault, gone: Mapping[str, object], *, at: float) -> bool:
     if fault.began > at:
         return False
     if gone["main"] in fault.victims:
-        return fault.kind.startswith("kill") or fault.kind == "restart"
+        return fault.kind.startswith("kill") or fault.kind in _STOPS
     return False
 
 
@@ -335,6 +379,8 @@ JUDGES: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     overlaps,
     unattributed,
     bounds,
+    drains,
+    slots,
     recovered,
     crashes,
     left_over,

@@ -66,8 +66,28 @@ class Ledger:
 
     def rows(self) -> Iterator[Row]:
         """Read all whole rows, oldest first. A row that cannot be read is an error: evidence is not thrown away."""
+        yield from self.follow().read()
+
+    def follow(self) -> Follower:
+        """Return what reads each row once, and goes on where it has ended."""
+        return Follower(self._path)
+
+
+class Follower:
+    """Reads a ledger while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin at the first row; the file need not be there yet."""
+        self._path, self._offset = path, 0
+
+    def read(self) -> Iterator[Row]:
+        """Yield the whole rows that were written since the last time."""
         if not self._path.exists():
             return
-        whole, _, _ = self._path.read_text().rpartition("\n")
-        for line in whole.splitlines():
-            yield Row(*json.loads(line))
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                yield Row(*json.loads(line))

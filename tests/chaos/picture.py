@@ -1,4 +1,4 @@
-"""Draw the timeline of a run as SVG: what was broken when, and how many bodies ended in each second."""
+"""Draw the timeline of a run as SVG: what was broken when, how long what was cut off waited, and how much was done."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from html import escape
 
 from tests.chaos.evidence import Evidence
+from tests.chaos.judge import recoveries
 
 _WIDTH, _LEFT, _ROW, _BARS = 900, 150, 14, 80
-_COLOUR = {"kill": "#c0392b", "freeze": "#2980b9", "restart": "#8e44ad"}
-_OTHER = "#e67e22"
+_COLOUR = {"kill": "#c0392b", "freeze": "#2980b9", "restart": "#8e44ad", "roll": "#8e44ad"}
+_OTHER, _WAITED, _DONE = "#e67e22", "#7f8c8d", "#27ae60"
 
 
 def picture(evidence: Evidence) -> str:
@@ -19,11 +20,17 @@ def picture(evidence: Evidence) -> str:
     begin, end = min(times, default=0.0), max(times, default=1.0)
     scale = (_WIDTH - _LEFT) / max(end - begin, 1.0)
     kinds = sorted({fault.kind for fault in evidence.faults})
-    height = _ROW * len(kinds) + _BARS + 30
+    below = _ROW * (len(kinds) + 1)
+    height = below + _BARS + 30
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="10">'
+    said = (
+        "<title>What was broken when, when what was cut off ran again, and how many bodies ended in each second</title>"
+    )
     shapes = [*_lanes(evidence, kinds, begin=begin, end=end, scale=scale)]
-    bars = [*_bars(evidence, top=_ROW * len(kinds) + 10, begin=begin, scale=scale)]
-    return "\n".join([head, f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>', *shapes, *bars, "</svg>", ""])
+    waits = [*_waits(evidence, top=_ROW * len(kinds), begin=begin, end=end, scale=scale)]
+    bars = [*_bars(evidence, top=below + 10, begin=begin, scale=scale)]
+    paper = f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>'
+    return "\n".join([head, said, paper, *shapes, *waits, *bars, "</svg>", ""])
 
 
 def _lanes(evidence: Evidence, kinds: list[str], *, begin: float, end: float, scale: float) -> Iterator[str]:
@@ -39,6 +46,14 @@ def _lanes(evidence: Evidence, kinds: list[str], *, begin: float, end: float, sc
                 yield f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 4}" fill="{colour}"><title>{said}</title></rect>'
 
 
+def _waits(evidence: Evidence, *, top: int, begin: float, end: float, scale: float) -> Iterator[str]:
+    yield f'<text x="4" y="{top + 13}">until it ran again</text>'
+    for one in recoveries(evidence):
+        x = _LEFT + (one.killed - begin) * scale
+        width = max((min(one.killed + one.seconds, end) - one.killed) * scale, 2.0)
+        yield f'<rect x="{x:.1f}" y="{top + 6}" width="{width:.1f}" height="5" fill="{_WAITED}" fill-opacity="0.6"/>'
+
+
 def _bars(evidence: Evidence, *, top: int, begin: float, scale: float) -> Iterator[str]:
     counts = Counter(int(row.at - begin) for row in evidence.of("end"))
     most = max(counts.values(), default=1)
@@ -46,4 +61,4 @@ def _bars(evidence: Evidence, *, top: int, begin: float, scale: float) -> Iterat
     for second, count in counts.items():
         tall = _BARS * count / most
         x, y = _LEFT + second * scale, top + _BARS - tall
-        yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(scale - 0.5, 0.5):.1f}" height="{tall:.1f}" fill="#27ae60"/>'
+        yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(scale - 0.5, 0.5):.1f}" height="{tall:.1f}" fill="{_DONE}"/>'

@@ -17,10 +17,12 @@ Form = Literal[
     "chord",
     "link",
     "parent",
+    "changed",
+    "fresh",
 ]
 
 _SHARES: Mapping[Form, int] = {
-    "own": 52,
+    "own": 46,
     "declared": 18,
     "countdown": 5,
     "expires": 2,
@@ -29,6 +31,8 @@ _SHARES: Mapping[Form, int] = {
     "chord": 4,
     "link": 5,
     "parent": 6,
+    "changed": 4,
+    "fresh": 2,
 }
 _TOGETHER = 30  # submissions of each producer that meet on the same declared keys
 _KEYS = 2

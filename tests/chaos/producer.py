@@ -1,7 +1,7 @@
 """Submit what the plan says, until told to stop, and note what became of each call.
 
-``python -m tests.chaos.producer`` begins after the last call that its ledger has an intent for: a producer that was
-killed in the middle of one does not repeat it, and nobody knows whether that job runs.
+``python -m tests.chaos.producer`` begins after the last call that it had begun: a producer that was killed in the middle
+of one does not repeat it, and nobody knows whether that job runs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,18 @@ class Producer:
         """Submit until told to stop."""
         number = self._first()
         while not self._stopped:
+            self._begin(number)
             self.submit(submission(self._site.seed, self._site.party, number), number=number)
             number += 1
             time.sleep(self._pause)
 
+    def _begin(self, number: int) -> None:
+        new = self._site.number.with_suffix(".new")
+        new.write_text(str(number))
+        new.rename(self._site.number)
+
     def _first(self) -> int:
-        mine = (row for row in self._ledger.rows() if row.what == "intent" and row.worker == self._site.party)
-        return max((row.facts["number"] for row in mine), default=-1) + 1
+        return int(self._site.number.read_text()) + 1 if self._site.number.exists() else 0
 
     def submit(self, what: Submission, *, number: int) -> None:
         """Submit once; note the intent before, what came of it after."""
@@ -92,9 +97,22 @@ def _send(app: Celery, what: Submission) -> list[Member]:
         case "declared":
             app.tasks["declared"].apply_async(kwargs=calls[0], **what.options)
             return [_member(calls[0], what.label, "declared")]
+        case "changed" | "fresh":
+            return [_send_new(app, calls[0], what.form)]
         case _:
             sent = app.tasks["own"].apply_async(kwargs=calls[0], **what.options)
             return [_member(calls[0], sent.id, "own")]
+
+
+def _send_new(app: Celery, call: dict[str, Any], form: str) -> Member:
+    """Submit as the version of the code that this producer runs."""
+    if form == "fresh":
+        sent = app.tasks["fresh" if app.site.version == 2 else "own"].apply_async(kwargs=call)
+    elif app.site.version == 2:
+        sent = app.tasks["changed"].apply_async(kwargs={"label": call["label"], "plans": [call["work"]]})
+    else:
+        sent = app.tasks["changed"].apply_async(kwargs=call)
+    return _member(call, sent.id, "own")
 
 
 def _member(call: Mapping[str, Any], key: str, kind: str, *, after: list[str] | None = None) -> Member:

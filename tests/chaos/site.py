@@ -23,7 +23,7 @@ LEASE = 3.0  # the least
 class Site:
     """What one party (a worker, a producer, the judge) sees: its own way to each server, and the shared directory.
 
-    ``rate``: how many calls a second a producer makes at most.
+    ``rate``: how many calls a second a producer makes at most. ``version``: of the code that it runs, 1 or 2.
     """
 
     directory: Path
@@ -34,10 +34,11 @@ class Site:
     seed: int
     rate: float = 25.0
     conf: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
 
     def environment(self) -> dict[str, str]:
         """Return what the environment of the party's process must have."""
-        names = ("party", "broker", "backend", "store", "seed", "rate")
+        names = ("party", "broker", "backend", "store", "seed", "rate", "version")
         facts = {name: getattr(self, name) for name in names} | {"directory": str(self.directory)}
         return {VARIABLE: json.dumps({**facts, "conf": dict(self.conf)})}
 
@@ -56,6 +57,11 @@ class Site:
     def accounts(self) -> Accounts:
         """The users' data."""
         return Accounts(self.directory)
+
+    @property
+    def number(self) -> Path:
+        """Where a producer keeps how many calls it has begun."""
+        return self.directory / f"{self.party}.begun"
 
     # --- warrants: who first comes to a moment dies there
 

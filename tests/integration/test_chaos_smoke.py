@@ -22,7 +22,7 @@ SECONDS = 15.0
 LEAST_FAULTS = 6  # of those that were drawn some find nothing to break
 
 
-@pytest.mark.parametrize(("cell", "seed"), [("redis-prefork", 5), ("rabbitmq-threads", 5)])
+@pytest.mark.parametrize(("cell", "seed"), [("redis-prefork-redis", 5), ("rabbitmq-threads-redis", 5)])
 def test_promises_hold_under_faults(cell: str, seed: int, tmp_path: Path) -> None:
     """Nothing is lost, doubled or run twice at once, and every repeated run is explained by a fault."""
     run = Run(cell=CELLS[cell], seed=seed, seconds=SECONDS, every=1.4, rate=12.0, workers=2, concurrency=2)

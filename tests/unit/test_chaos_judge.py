@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
 import pytest
 
+from tests.chaos import report
 from tests.chaos.accounts import Accounts, Write
 from tests.chaos.evidence import Bounds, Evidence, Fate
 from tests.chaos.faults import Field, draw_faults
-from tests.chaos.judge import duplicates, judge, recoveries, unaccounted
+from tests.chaos.judge import duplicates, judge, recoveries, slots, unaccounted
 from tests.chaos.ledger import Ledger, Row, What
 from tests.chaos.picture import picture
 from tests.chaos.plan import submission
+from tests.chaos.run import CELLS, MATRIX, Run
+from tests.docs_scripts import DOCS
 
 WORKER, OTHER = 100, 200  # main processes
 CHILD, SECOND_CHILD = 101, 201  # their pool children
@@ -271,6 +276,51 @@ def test_an_error_that_was_counted_as_an_attempt_is_no_duplicate() -> None:
 # --- the rest
 
 
+def cut_off(times: int) -> list[Row]:
+    """A job whose processes were killed one after the other, then done."""
+    kills = [
+        one
+        for at in range(times)
+        for one in (start(at + 1.0, fence=at + 1), fault("kill child", at=at + 1.5, victims=(CHILD,)))
+    ]
+    return [*kills, start(90.0, fence=99, pid=SECOND_CHILD), end(91.0, fence=99, pid=SECOND_CHILD)]
+
+
+def test_a_body_that_is_cut_off_more_often_than_it_may_be_delivered_is_found() -> None:
+    """Deliveries are bounded, too."""
+    done: dict[str, Any] = {"writes": (Write("a", 99, accepted=True),), "fates": {"a": Fate("done", 99)}}
+    assert "G4 bounded" in promises(with_rows(*cut_off(25), **done))
+    assert "G4 bounded" not in promises(with_rows(*cut_off(8), **done))
+
+
+def test_a_worker_that_does_not_stop_in_its_time_is_found() -> None:
+    """Unless it was frozen while it should have."""
+    overdue = fault("kill overdue", at=20.0, target="w1", victims=(WORKER,))
+    assert promises(with_rows(start(1.0), end(2.0), overdue)) == {"G4 bounded"}
+    freeze = [fault("freeze worker", at=9.0, seconds=4.0), healed("freeze worker", of=9.0, at=13.0)]
+    assert judge(with_rows(start(1.0), end(2.0), *freeze, overdue)) == []
+
+
+def slot(number: int, *, at: float, key: str = "") -> Row:
+    """A slot of the entry that is due each second began to run."""
+    label = f"slot:each-second:2026-01-01T00:00:{number:02d}+00:00"
+    return row("accepted", label, at=at, form="slot", members=[{"label": label, "id": key or label, "kind": "slot"}])
+
+
+def test_a_slot_that_did_not_come_or_came_twice_is_found() -> None:
+    """Each due time once, under one id."""
+    found = {number: [violation.promise for violation in slots(with_rows(*rows))] for number, rows in SLOTS.items()}
+    assert found == {"each": [], "missed": ["G5 one fire per slot"], "again": [], "doubled": ["G5 one fire per slot"]}
+
+
+SLOTS = {
+    "each": [slot(1, at=1.0), slot(2, at=2.0), slot(3, at=3.0)],
+    "missed": [slot(1, at=1.0), slot(3, at=3.0)],
+    "again": [slot(1, at=1.0), slot(1, at=1.5), slot(2, at=2.0)],
+    "doubled": [slot(1, at=1.0), slot(1, at=1.5, key="another"), slot(2, at=2.0)],
+}
+
+
 def test_more_attempts_than_allowed_are_found() -> None:
     """Retries are bounded."""
     assert promises(with_rows(start(1.0, attempt=7), end(2.0))) == {"G4 bounded"}
@@ -332,6 +382,72 @@ def test_the_same_seed_draws_the_same_work_and_faults() -> None:
     assert plans[0] == plans[1] != plans[2]
 
 
+def test_what_can_be_broken_depends_on_the_cell() -> None:
+    """A pool of threads has no children; only a Redis has a limit of memory; a Cluster has slots to move."""
+    drawn = {
+        name: {one.kind for one in islice(draw_faults(run.field, seed=1, every=1), 2000)} for name, run in RUNS.items()
+    }
+    everywhere = {
+        "kill worker",
+        "restart",
+        "roll",
+        "freeze worker",
+        "kill producer",
+        "kill beat",
+        "freeze beat",
+        "warrant",
+    }
+    everywhere |= {"kill server", "freeze server", "memory", "disk", "latency", "blackhole", "reset", "down"}
+    children = {"kill main", "kill child"}
+    assert drawn["redis-threads-redis"] == drawn["rabbitmq-gevent-sql"] == everywhere
+    assert drawn["redis-prefork-redis"] == drawn["redis-prefork-sql"] == everywhere | children
+    assert drawn["redis-prefork-sentinel"] == everywhere | children | {"fail over"}
+    assert drawn["redis-prefork-cluster"] == everywhere | children | {"move slots"}
+    assert drawn["redis-prefork-redis-clock"] == everywhere | children | {"clock"}
+
+
+RUNS = {name: Run(cell=cell) for name, cell in CELLS.items()}
+
+
+def test_the_matrix_is_each_broker_with_each_pool_and_store() -> None:
+    """Twelve cells, by name."""
+    names = {
+        "-".join(parts) for parts in product(("redis", "rabbitmq"), ("prefork", "threads", "gevent"), ("redis", "sql"))
+    }
+    assert {cell.name for cell in MATRIX} == names
+
+
+def test_a_memory_or_disk_limit_strikes_a_redis_only() -> None:
+    """And a single server, not one node of several."""
+    assert RUNS["rabbitmq-prefork-redis"].field.roles("memory") == ("store",)
+    assert RUNS["rabbitmq-prefork-sql"].field.roles("disk") == ("backend",)
+    assert RUNS["rabbitmq-prefork-sql"].field.roles("kill server") == ("broker", "store", "backend")
+    assert RUNS["redis-prefork-cluster"].field.roles("freeze server") == ("broker", "backend")
+
+
+def test_a_ledger_is_followed_from_where_reading_ended(tmp_path: Any) -> None:
+    """Each row once, and only when it is whole."""
+    ledger = Ledger(tmp_path, worker="w1")
+    follower = ledger.follow()
+    assert list(follower.read()) == []
+    ledger.note("start", "a")
+    assert [one.label for one in follower.read()] == ["a"]
+    ledger.note("start", "b")
+    with (tmp_path / "ledger.jsonl").open("a") as file:
+        file.write('["end", ')
+    assert [one.label for one in follower.read()] == ["b"]
+    assert list(follower.read()) == []
+
+
+def test_the_published_runs_are_listed_and_kept_every_promise() -> None:
+    """The index is written from the data beside it."""
+    folder = DOCS / "chaos"
+    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    assert found
+    assert [one["violations"] for one in found] == [[]] * len(found)
+    assert (folder / "index.md").read_text() == report.index(folder)
+
+
 def test_producers_meet_on_declared_keys_with_the_same_work() -> None:
     """Else a key would belong to other arguments."""
     calls = [submission(1, name, number) for name in ("p1", "p2") for number in range(200)]
@@ -342,4 +458,4 @@ def test_producers_meet_on_declared_keys_with_the_same_work() -> None:
 def test_the_picture_shows_every_fault() -> None:
     """As a rectangle in the lane of its kind."""
     assert "latency" in picture(CLEAN)
-    assert picture(CLEAN).count("<title>") == len(CLEAN.faults)
+    assert picture(CLEAN).count("<title>") == 1 + len(CLEAN.faults)

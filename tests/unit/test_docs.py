@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -14,8 +15,10 @@ import click
 import pytest
 
 import celery_reliable
+from benchmarks.peers import report
 from celery_reliable import errors
 from celery_reliable.beat.facts import ZONE_HEADER
+from celery_reliable.checks.catalogue import MEANINGS
 from celery_reliable.cli import reliable
 from celery_reliable.dead_letters import REASONS
 from celery_reliable.events import EVENTS
@@ -144,6 +147,23 @@ def test_the_reasons_that_this_version_gives_are_explained() -> None:
     later = {"expired"}
 
     assert {reason for reason in REASONS if f"| `{reason}` |" in page} == set(REASONS) - later
+
+
+def test_the_list_for_production_ticks_off_every_finding() -> None:
+    """Each code once: a new check belongs to a promise."""
+    page = (DOCS / "how-to" / "production.md").read_text("utf-8")
+    points = [line for line in page.splitlines() if line.startswith("| ☐")]
+    named = [code for point in points for code in re.findall(r"`([a-z_]+)`", point.rpartition(" | ")[2])]
+
+    assert sorted(named) == sorted(MEANINGS)
+
+
+def test_the_table_of_other_queues_is_what_was_found() -> None:
+    """It is written from the data of the runs."""
+    page = report.PAGE.read_text("utf-8")
+    written = page.partition(report.BEGIN)[2].partition(report.END)[0]
+
+    assert written.strip() == report.table(json.loads(report.DATA.read_text("utf-8"))).strip()
 
 
 # --- what the pages say is so

@@ -15,6 +15,7 @@ import redis
 from celery import Celery, Task, current_task
 from celery.app import trace
 from celery.backends.base import Backend, BaseBackend, DisabledBackend
+from celery.backends.redis import ResultConsumer
 from celery.exceptions import Retry
 from celery.worker import loops, state
 from celery.worker import request as celery_request
@@ -389,3 +390,47 @@ def test_a_worker_consumes_more_queues_than_it_was_told() -> None:
         assert list(app.amqp.queues.consume_from) == ["fast"]
         internals.consume_also(app, lambda name: [f"{name}.1", f"{name}.2"])
         assert list(app.amqp.queues.consume_from) == ["fast", "fast.1", "fast.2"]
+
+
+# --- results on green pools
+
+
+@pytest.fixture
+def subscriptions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where a result consumer of Celery would talk to Redis: on subscribing, and on unsubscribing."""
+    asked: list[str] = []
+    monkeypatch.setattr(ResultConsumer, "consume_from", lambda _, task_id: asked.append(f"subscribe {task_id}"))
+    monkeypatch.setattr(ResultConsumer, "_flush_pending_unsubscribe", lambda _: asked.append("unsubscribe"))
+    return asked
+
+
+def test_celery_subscribes_when_a_green_worker_sends_and_unsubscribes_in_the_collector(
+    subscriptions: list[str],
+) -> None:
+    """What must not happen in a green worker (5.7). If this fails Celery has changed: look whether we still need ours."""
+    app = Celery("results", backend="redis://localhost:1/0", set_as_current=False)
+    result = app.AsyncResult("a")
+    app.backend.on_task_call(None, "a")
+    result.__del__()
+    assert subscriptions == ["subscribe a", "unsubscribe"]
+
+
+def test_a_green_worker_subscribes_only_to_wait_and_never_talks_in_the_collector(subscriptions: list[str]) -> None:
+    """In every thread of it: the collector only notes what is no longer wanted."""
+    app = Celery("results", backend="redis://localhost:1/0", set_as_current=False)
+    internals.subscribe_only_to_wait(app)
+    for backend in (app.backend, app._get_backend()):
+        backend.on_task_call(None, "a")
+        app.AsyncResult("a", backend=backend).__del__()
+        assert subscriptions == []
+        assert backend.result_consumer._pending_unsubscribe == {backend.get_key_for_task("a")}
+        backend.add_pending_result(app.AsyncResult("b", backend=backend), start_drainer=False)  # somebody waits
+        assert subscriptions.pop() == "subscribe b"
+
+
+def test_a_backend_without_subscriptions_is_left_alone() -> None:
+    """Databases, for one, are asked by polling."""
+    app = Celery("results", backend="cache+memory://", set_as_current=False)
+    before = app.backend.on_task_call
+    internals.subscribe_only_to_wait(app)
+    assert app.backend.on_task_call == before
