@@ -143,8 +143,9 @@ class ReliableRequest(Request):
         super()._announce_revoked(reason, terminated, signum, expired)
         store, job = self.runtime.store, self.job
         try:
-            if terminated:
+            if not expired:  # another worker may hold it, or have died with it: no further run, and the key is free
                 store.revoke(job, task_id=self.id, ttl=LIVE_RECORD_TTL)
+            if terminated:
                 store.free(job, token=self.token, evidence=b'{"cause": "revoked"}', keep=LIVE_RECORD_TTL)
             store.settle(job, task_id=self.id, state="expired" if expired else "revoked", ttl=LIVE_RECORD_TTL)
         except StoreError:

@@ -68,8 +68,8 @@ def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     """G1: each accepted job ends, unless a job before it in its canvas did not succeed.
 
     A revoke or an expiry is an end for those only who were asked to be revoked or to expire. RabbitMQ drops an
-    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): nothing tells the record. An expired
-    message whose first holder died leaves the record as that one left it.
+    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): nothing tells the record. An expired or
+    revoked message whose first holder died leaves the record as that one left it.
     """
     revoked = {row.label for row in evidence.of("revoked")}
     expiring = {row.label for row in evidence.of("accepted") if row.facts["form"] == "expires"}
@@ -80,7 +80,7 @@ def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     for label, member in evidence.members.items():
         state = _state(evidence, label)
         ended = state in ("done", "dead") or label in ends.get(state, ())
-        left_running = state == "running" and label in expiring and not _is_held(evidence)
+        left_running = state == "running" and label in expiring | revoked and not _is_held(evidence)
         if (
             not ended
             and not left_running

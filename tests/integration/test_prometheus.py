@@ -219,6 +219,7 @@ class TestFleet:
         """And no other."""
         app.tasks["add"].apply_async((1, "x"), queue="celery")
         wait_until(lambda: value(exporter, "workers", state="consuming") == 1, 10, "the worker's sign")
+        wait_until(lambda: value(exporter, "leaders") == 0, 20, "the lease of the beat before has ended")
         found = families(exporter)
         told = {name for name, metric in METRICS.items() if metric.source == "fleet"}
         assert {family.removeprefix(PREFIX) for family in found} == told
