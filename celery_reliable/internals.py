@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import secrets
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -384,6 +385,26 @@ def _no_subscription(producer: Any, task_id: str) -> None:
 
 
 # --- a connection to Redis that is lost
+
+
+def poll_open_sockets_only(poller: Any) -> None:
+    """Take closed sockets out of a green worker's poller (``kombu.utils.eventio._select``, 5.7) before each look.
+
+    kombu does so by waiting for each of them once the wait for all has failed. On eventlet (0.41, ``green.select``) a wait that
+    fails leaves its listeners behind. The next socket that gets the number of the closed one has an error thrown
+    into the greenlet that had waited, whatever that does by then: a worker that sleeps between two tries to connect ends.
+    """
+    poll = poller.poll
+
+    def poll_open(timeout: float | None) -> Any:
+        for descriptor in [*poller._rfd, *poller._wfd, *poller._efd]:  # noqa: SLF001
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                poller.unregister(descriptor)
+        return poll(timeout)
+
+    poller.poll = poll_open
 
 
 def running_tags() -> set[str]:

@@ -15,6 +15,8 @@ from typing import Any
 from celery import bootsteps
 from kombu.utils.eventio import READ
 
+from celery_reliable import internals
+
 _ENOUGH = 4096  # wake-ups that one read takes away; more of them than this mean one more round of the loop
 
 
@@ -74,6 +76,8 @@ class Waker(bootsteps.StartStopStep):
         cycle = parent.connection.transport.cycle
         self._alarm = alarm = Alarm()
         self._poller = cycle.poller
+        if internals.pool_name(parent.pool) == "eventlet":
+            internals.poll_open_sockets_only(cycle.poller)
         _listen(cycle, alarm=alarm)
         acks = parent.task_consumer.channel.qos
         acks.ack = _then_ring(acks.ack, alarm=alarm)

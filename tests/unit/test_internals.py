@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import socket
 import subprocess
 import sys
 import threading
@@ -25,9 +26,11 @@ from kombu.common import QoS as CommonQoS
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, MultiChannelPoller, QoS
+from kombu.utils import eventio
 
 from celery_reliable import ReliableTask, internals
 from celery_reliable.payloads import RawMessage
+from celery_reliable.worker.waker import Waker
 
 
 @pytest.fixture
@@ -349,6 +352,65 @@ def test_the_app_that_celery_makes_up_is_told_from_a_project_s() -> None:
     made = program + "; from celery import Celery; app = Celery('default'); print(loaded_app() is app)"
     run = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["None", "True"]
+
+
+_CLOSED_ON_EVENTLET = """
+import eventlet
+eventlet.monkey_patch()
+import socket
+from eventlet.hubs import get_hub
+from kombu.utils import eventio
+from celery_reliable import internals
+
+def left_behind(prepare):
+    poller, (closed, _) = eventio._select(), socket.socketpair()
+    prepare(poller)
+    poller.register(closed.fileno(), eventio.READ)
+    closed.close()
+    try:
+        poller.poll(0)
+    except RuntimeError:  # eventlet: a second wait for the same descriptor
+        pass
+    return len(get_hub().listeners["read"])
+
+print(left_behind(internals.poll_open_sockets_only), left_behind(lambda poller: None))
+"""
+
+
+def test_closed_socket_in_a_poller_leaves_waits_behind_on_eventlet_unless_it_is_taken_out() -> None:
+    """``kombu.utils.eventio._select`` and ``eventlet.green.select``; if nothing is left behind, look whether ours is needed."""
+    run = subprocess.run([sys.executable, "-c", _CLOSED_ON_EVENTLET], capture_output=True, text=True, check=True)
+    ours, stock = map(int, run.stdout.split())
+    assert ours == 0
+    assert stock > 0
+
+
+def test_waker_takes_closed_sockets_out_on_eventlet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for all is never given a closed one."""
+    poller, (closed, _) = eventio._select(), socket.socketpair()
+    pool = type("TaskPool", (), {"__module__": "celery.concurrency.eventlet", "is_green": True})()
+    transport = SimpleNamespace(driver_type="redis", cycle=SimpleNamespace(poller=poller, handle_event=None))
+    qos = SimpleNamespace(ack=None, reject=None, increment_eventually=None)
+    consumer = SimpleNamespace(channel=SimpleNamespace(qos=qos))
+    parent = SimpleNamespace(
+        pool=pool, connection=SimpleNamespace(transport=transport), task_consumer=consumer, qos=qos
+    )
+    waker = Waker(parent)
+    waker.start(parent)
+    descriptor = closed.fileno()
+    poller.register(descriptor, eventio.READ)
+    closed.close()
+    waited: list[set[int]] = []
+
+    def select(read: set[int], *_: Any) -> tuple[list[int], ...]:
+        waited.append(set(read))
+        return [], [], []
+
+    monkeypatch.setattr(eventio, "_selectf", select)
+    poller.poll(0)
+    waker.stop(parent)
+    assert len(waited) == 1
+    assert descriptor not in waited[0]
 
 
 # --- turns over queues and priorities
