@@ -170,3 +170,25 @@ def test_deaths_are_counted_on_rabbitmq_too(elsewhere: Stage, workers: Workers, 
                 reason,
                 2,
             )
+
+
+@pytest.mark.parametrize("elsewhere", ["rabbitmq"], indirect=True)
+def test_a_revoked_job_whose_holder_died_frees_its_key(elsewhere: Stage, workers: Workers, label: str) -> None:
+    """Its message comes back to a worker that discards it by Celery's list of revokes; the key's next job runs there."""
+    stage, key = elsewhere, f"key:{label}"
+    running = [workers.start(APP, env=stage.environment(), arguments=QUICK) for _ in range(2)]
+    with client(stage) as app:
+        app.tasks["held"].apply_async((label, label, "done"), task_id=label, idempotency_key=key)
+        (start,) = stage.wait_entries(label, 1)
+        [holder] = [one for one in running if start["pid"] in one.children]
+        app.control.revoke(label)
+        for one in running:
+            one.wait_log("Tasks flagged as revoked")
+        holder.kill()
+        [other] = [one for one in running if one is not holder]
+        other.wait_log("Discarding revoked task")
+
+        stage.open(label)
+        again = app.tasks["held"].apply_async((label, label, "done"), idempotency_key=key)
+        assert again.id != label
+        assert again.get(timeout=DEADLINE) == "done"
