@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import uuid
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_reliable.stores.sql import open_sql_store
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import client
 from tests.integration.apps.stage import Stage
@@ -53,6 +55,15 @@ def beats(tmp_path: Path) -> Iterator[Beats]:
 def module_redis() -> Iterator[servers.RedisServer]:
     """A Redis for the tests of one module."""
     with servers.start_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def module_postgres() -> Iterator[servers.Server]:
+    """A PostgreSQL with the store's tables for the tests of one module, which may break it."""
+    with servers.start_postgres() as server:
+        with contextlib.closing(open_sql_store(server.url)) as store:
+            store.create_tables()
         yield server
 
 

@@ -40,26 +40,17 @@ DEADLINE = 30.0
 SOON = 10.0  # on a busy machine
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[servers.Server]:
-    """A PostgreSQL of this module, to be broken."""
-    with servers.start_postgres() as server:
-        with contextlib.closing(open_sql_store(server.url)) as store:
-            store.create_tables()
-        yield server
-
-
 @pytest.fixture
-def mine(server: servers.Server) -> Iterator[SqlStore]:
+def mine(module_postgres: servers.Server) -> Iterator[SqlStore]:
     """The store of one process."""
-    with contextlib.closing(open_sql_store(server.url)) as store:
+    with contextlib.closing(open_sql_store(module_postgres.url)) as store:
         yield store
 
 
 @pytest.fixture
-def other(server: servers.Server) -> Iterator[SqlStore]:
+def other(module_postgres: servers.Server) -> Iterator[SqlStore]:
     """The store of another one."""
-    with contextlib.closing(open_sql_store(server.url)) as store:
+    with contextlib.closing(open_sql_store(module_postgres.url)) as store:
         yield store
 
 
@@ -67,12 +58,12 @@ def other(server: servers.Server) -> Iterator[SqlStore]:
 
 
 def test_a_killed_worker_s_right_is_free_at_once(
-    server: servers.Server, module_redis: servers.RedisServer, workers: Workers, tmp_path: Path, label: str
+    module_postgres: servers.Server, module_redis: servers.RedisServer, workers: Workers, tmp_path: Path, label: str
 ) -> None:
     """A new job runs, and one that waited; neither waits for the lease, and while the holder lived both were kept out."""
     conf = {**RESTORING, "reliable_lease_ttl": LEASE, "reliable_overlap_lock": "postgres-advisory"}
     stage = Stage.on(module_redis.url, directory=tmp_path, conf=conf)
-    stage = dataclasses.replace(stage, store=server.url)
+    stage = dataclasses.replace(stage, store=module_postgres.url)
     with client(stage) as app:
         tasks = add_tasks(app).tasks
 
@@ -112,11 +103,13 @@ def sessions_of(store: SqlStore) -> list[int]:
         return [pid for (pid,) in session.rows("SELECT pid FROM pg_locks WHERE locktype = 'advisory'", {})]
 
 
-def test_a_process_that_ended_is_gone_and_one_that_lives_is_not(mine: SqlStore, server: servers.Server) -> None:
+def test_a_process_that_ended_is_gone_and_one_that_lives_is_not(
+    mine: SqlStore, module_postgres: servers.Server
+) -> None:
     """By SIGKILL, on another connection's word alone."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    child = context.Process(target=_sign_and_wait, args=(server.url, there))
+    child = context.Process(target=_sign_and_wait, args=(module_postgres.url, there))
     child.start()
     assert here.poll(DEADLINE)
     sign = here.recv()
@@ -184,13 +177,13 @@ def test_a_crash_of_the_server_ends_nobody(mine: SqlStore, other: SqlStore) -> N
 
 
 def test_a_server_that_was_started_anew_knows_of_nobody(
-    mine: SqlStore, other: SqlStore, server: servers.Server
+    mine: SqlStore, other: SqlStore, module_postgres: servers.Server
 ) -> None:
     """Its locks are gone with it, which says nothing about the processes: their leases do."""
     sign = mine.lives.sign()
     mine.close()
-    server.kill()
-    server.start()
+    module_postgres.kill()
+    module_postgres.start()
     assert not _answer(other.lives, sign)
 
 
@@ -225,9 +218,9 @@ def test_a_child_has_a_lock_of_its_own(mine: SqlStore, other: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_a_pooler_is_refused_and_found(server: servers.Server, stage: Stage, label: str, mode: str) -> None:
+def test_a_pooler_is_refused_and_found(module_postgres: servers.Server, stage: Stage, label: str, mode: str) -> None:
     """A real PgBouncer, on a free port and under any name: no lock is left behind it, and jobs go on by their leases."""
-    with start_pgbouncer(server, mode=mode) as pooler:
+    with start_pgbouncer(module_postgres, mode=mode) as pooler:
         conf = {"reliable_overlap_lock": "postgres-advisory"}
         with client(dataclasses.replace(stage, store=pooler.url, conf=conf)) as app:
             runtime = runtime_of(app)
@@ -238,7 +231,7 @@ def test_a_pooler_is_refused_and_found(server: servers.Server, stage: Stage, lab
             assert [runtime.rights._lives.sign() for _ in range(2)] == ["", ""]  # type: ignore[union-attr]
             (told,) = [one["finding"] for one in stage.events("finding") if "pooled" in one["finding"]][-1:]
             assert told.startswith("overlap_lock_pooled: reliable_overlap_lock: expected")
-    with contextlib.closing(open_sql_store(server.url)) as store:
+    with contextlib.closing(open_sql_store(module_postgres.url)) as store:
         assert sessions_of(store) == []
 
 

@@ -36,18 +36,9 @@ CLAIMERS = 50
 KEYS = 20
 
 
-def url_of(server: servers.Server | servers.ExternalServer) -> str:
+def url_of(module_postgres: servers.Server | servers.ExternalServer) -> str:
     """Return the URL with the driver that we install."""
-    return server.url.replace("postgresql://", "postgresql+psycopg://", 1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[servers.Server]:
-    """A PostgreSQL of this module, to be broken."""
-    with servers.start_postgres() as server:
-        with contextlib.closing(open_sql_store(server.url)) as store:
-            store.create_tables()
-        yield server
+    return module_postgres.url.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 @pytest.fixture
@@ -57,10 +48,10 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def store(server: servers.Server, prefix: str) -> Iterator[SqlStore]:
+def store(module_postgres: servers.Server, prefix: str) -> Iterator[SqlStore]:
     """A store on the running server."""
-    server.start()
-    with contextlib.closing(open_sql_store(server.url, key_prefix=prefix, timeout=3.0)) as store:
+    module_postgres.start()
+    with contextlib.closing(open_sql_store(module_postgres.url, key_prefix=prefix, timeout=3.0)) as store:
         yield store
 
 
@@ -73,9 +64,9 @@ def lite(tmp_path: Path) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def someone(server: servers.Server) -> Iterator[Connection]:
+def someone(module_postgres: servers.Server) -> Iterator[Connection]:
     """Another client of the same database."""
-    engine = sqlalchemy.create_engine(url_of(server))
+    engine = sqlalchemy.create_engine(url_of(module_postgres))
     with engine.connect() as connection:
         yield connection
     engine.dispose()
@@ -106,9 +97,11 @@ def declared(name: str = "order:1") -> Job:
 # --- many at once
 
 
-def test_fifty_claimers_on_connections_of_their_own_give_one_run_a_key(server: servers.Server, prefix: str) -> None:
+def test_fifty_claimers_on_connections_of_their_own_give_one_run_a_key(
+    module_postgres: servers.Server, prefix: str
+) -> None:
     """Keys that were submitted, and keys without a row, where only the unique index can decide."""
-    stores = [open_sql_store(server.url, key_prefix=prefix, timeout=20.0) for _ in range(10)]
+    stores = [open_sql_store(module_postgres.url, key_prefix=prefix, timeout=20.0) for _ in range(10)]
     jobs = [declared(f"order:{number}") for number in range(KEYS)]
     for job in jobs[::2]:
         submit(stores[0], job)
@@ -164,14 +157,14 @@ def test_a_deadlock_is_answered_by_beginning_again(store: SqlStore, someone: Con
 
 
 def test_a_serialization_failure_is_answered_by_beginning_again(
-    server: servers.Server, store: SqlStore, someone: Connection, prefix: str
+    module_postgres: servers.Server, store: SqlStore, someone: Connection, prefix: str
 ) -> None:
     """Our transactions are READ COMMITTED; a database whose default is stricter refuses single statements, too."""
     job = declared()
     submit(store, job)
     expect(Run, claim(store, job))
     options = "-c%20default_transaction_isolation=repeatable\\%20read"
-    strict = open_sql_store(f"{server.url}?options={options}", key_prefix=prefix, timeout=20.0)
+    strict = open_sql_store(f"{module_postgres.url}?options={options}", key_prefix=prefix, timeout=20.0)
     assert _setting(strict, "default_transaction_isolation") == "repeatable read"
     someone.exec_driver_sql(f"UPDATE celery_reliable_record SET freed = freed WHERE prefix = '{prefix}'")
     with in_thread(lambda: strict._extend([(job, "token", LONG)])) as renewal, contextlib.closing(strict):
@@ -181,11 +174,11 @@ def test_a_serialization_failure_is_answered_by_beginning_again(
 
 
 def test_fifty_claimers_through_a_crash_of_the_server_give_at_most_one_run_a_key(
-    server: servers.Server, prefix: str
+    module_postgres: servers.Server, prefix: str
 ) -> None:
     """Each asks until it is answered. A claim whose answer was cut off is nobody's until its lease ends: never two."""
-    server.start()
-    stores = [open_sql_store(server.url, key_prefix=prefix, timeout=5.0) for _ in range(10)]
+    module_postgres.start()
+    stores = [open_sql_store(module_postgres.url, key_prefix=prefix, timeout=5.0) for _ in range(10)]
     jobs = [declared(f"order:{number}") for number in range(KEYS)]
 
     def claim_all(number: int) -> list[ClaimAnswer]:
@@ -193,8 +186,8 @@ def test_fifty_claimers_through_a_crash_of_the_server_give_at_most_one_run_a_key
 
     with in_thread(lambda: together(CLAIMERS, claim_all)) as claiming:
         wait_until(lambda: stores[0].inspect(jobs[0]).get("state") == "running", LONG, "the first claim")
-        server.kill()
-        server.start()
+        module_postgres.kill()
+        module_postgres.start()
         answers = claiming.result(timeout=LONG)
     for store in stores:
         store.close()
@@ -258,16 +251,16 @@ def _claim_everything(url: str) -> list[str]:
 # --- a server that goes away
 
 
-def test_a_server_that_restarts_is_found_again(store: SqlStore, server: servers.Server) -> None:
+def test_a_server_that_restarts_is_found_again(store: SqlStore, module_postgres: servers.Server) -> None:
     """`StoreUnavailable` while it is away; the next call works, and the lease is still held."""
     job = declared()
     submit(store, job)
     run = expect(Run, claim(store, job))
-    server.stop()
+    module_postgres.stop()
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="reliable_store_url"):
             claim(store, job)
-    server.start()
+    module_postgres.start()
     assert isinstance(claim(store, job, token="another"), Busy)
     assert complete(store, job, run) == Settled()
 
@@ -283,19 +276,19 @@ def test_a_connection_that_the_server_ended_is_replaced_without_a_word(store: Sq
     assert isinstance(claim(store, job), Run)
 
 
-def test_a_server_that_answers_nothing_is_given_up(server: servers.Server) -> None:
+def test_a_server_that_answers_nothing_is_given_up(module_postgres: servers.Server) -> None:
     """Frozen: a keeper of leases must know in time."""
-    server.start()
-    store = open_sql_store(server.url, timeout=1.0)
+    module_postgres.start()
+    store = open_sql_store(module_postgres.url, timeout=1.0)
     store.now()
-    server.freeze()
+    module_postgres.freeze()
     began = time.monotonic()
     try:
         with pytest.raises(StoreUnavailable):
             claim(store, declared())
         assert time.monotonic() - began < 20.0
     finally:
-        server.thaw()
+        module_postgres.thaw()
     assert isinstance(claim(store, declared(uuid.uuid4().hex)), Run)
     store.close()
 
@@ -345,12 +338,14 @@ def test_a_server_that_was_never_there_is_away() -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-def test_missing_tables_name_the_command_that_makes_them(server: servers.Server, tmp_path: Path, kind: str) -> None:
+def test_missing_tables_name_the_command_that_makes_them(
+    module_postgres: servers.Server, tmp_path: Path, kind: str
+) -> None:
     """Expected, found, setting, remedy."""
     url = f"sqlite:///{tmp_path}/empty.db"
     if kind == "postgresql":
-        server.start()
-        url = f"{server.url.rpartition('/')[0]}/template1"
+        module_postgres.start()
+        url = f"{module_postgres.url.rpartition('/')[0]}/template1"
     with contextlib.closing(open_store(url)) as store, pytest.raises(StoreError) as caught:
         claim(store, declared())
     assert not isinstance(caught.value, StoreUnavailable)
@@ -358,10 +353,10 @@ def test_missing_tables_name_the_command_that_makes_them(server: servers.Server,
     assert "celery -A PROJECT reliable schema" in str(caught.value)
 
 
-def test_a_database_that_does_not_exist_is_a_mistake(server: servers.Server) -> None:
+def test_a_database_that_does_not_exist_is_a_mistake(module_postgres: servers.Server) -> None:
     """Trying again cannot help."""
-    server.start()
-    store = open_store(f"{server.url.rpartition('/')[0]}/nowhere")
+    module_postgres.start()
+    store = open_store(f"{module_postgres.url.rpartition('/')[0]}/nowhere")
     with contextlib.closing(store), pytest.raises(StoreError, match="check user, password, database") as caught:
         store.now()
     assert not isinstance(caught.value, StoreUnavailable)
@@ -392,9 +387,11 @@ def test_findings_name_what_is_missing_and_what_is_forgetful(store: SqlStore, li
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-def test_tables_of_a_newer_version_are_refused(server: servers.Server, tmp_path: Path, kind: str, prefix: str) -> None:
+def test_tables_of_a_newer_version_are_refused(
+    module_postgres: servers.Server, tmp_path: Path, kind: str, prefix: str
+) -> None:
     """Nothing is read or changed, and the text says what to upgrade; making the tables again does not count down."""
-    url = f"sqlite:///{tmp_path}/newer.db" if kind == "sqlite" else server.url
+    url = f"sqlite:///{tmp_path}/newer.db" if kind == "sqlite" else module_postgres.url
     with contextlib.closing(open_sql_store(url, key_prefix=prefix)) as store:
         store.create_tables()
         submit(store, declared())
@@ -440,10 +437,12 @@ def test_what_does_not_fit_a_column_is_refused_in_words(store: SqlStore) -> None
     assert expect(Done, claim(store, job, token="another")).outcome == outcome
 
 
-def test_a_database_that_may_only_be_read(server: servers.Server, lite: SqlStore, tmp_path: Path, prefix: str) -> None:
+def test_a_database_that_may_only_be_read(
+    module_postgres: servers.Server, lite: SqlStore, tmp_path: Path, prefix: str
+) -> None:
     """PostgreSQL: as after a fail-over, so the call is tried again. SQLite: a file without the right to write it."""
     options = "-c%20default_transaction_read_only=on"
-    read_only = open_sql_store(f"{server.url}?options={options}", key_prefix=prefix)
+    read_only = open_sql_store(f"{module_postgres.url}?options={options}", key_prefix=prefix)
     with contextlib.closing(read_only), pytest.raises(StoreUnavailable, match="read-only transaction"):
         submit(read_only, declared())
     file = open_sql_store(f"sqlite:///file:{tmp_path}/store.db?mode=ro&uri=true")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -11,15 +10,12 @@ import pytest
 from celery_reliable.app_letters import letters_of
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
-from celery_reliable.stores.sql import open_sql_store
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import QUICK, letter
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from celery import Celery
 
     from tests.integration.workers import Worker, Workers
@@ -31,21 +27,12 @@ DEADLINE = 30.0
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[servers.Server]:
-    """A PostgreSQL with the tables, to be restarted."""
-    with servers.start_postgres() as server:
-        with contextlib.closing(open_sql_store(server.url)) as store:
-            store.create_tables()
-        yield server
-
-
-@pytest.fixture(scope="module")
 def stage(
-    module_redis: servers.RedisServer, database: servers.Server, tmp_path_factory: pytest.TempPathFactory
+    module_redis: servers.RedisServer, module_postgres: servers.Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Stage:
     """Broker and backend in Redis, the store in PostgreSQL."""
     stage = Stage.on(module_redis.url, directory=tmp_path_factory.mktemp("stage"))
-    return dataclasses.replace(stage, store=database.url)
+    return dataclasses.replace(stage, store=module_postgres.url)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,16 +95,16 @@ def test_a_worker_that_died_is_followed_by_another(app: Celery, stage: Stage, wo
 
 
 def test_an_outcome_waits_for_a_database_that_restarts(
-    app: Celery, stage: Stage, database: servers.Server, label: str
+    app: Celery, stage: Stage, module_postgres: servers.Server, label: str
 ) -> None:
     """The task ends while the database is away; it does not run again, and its outcome is written."""
     result = app.tasks["held"].apply_async((label, label, "kept"), task_id=label)
     stage.wait_entries(label, 1)
-    database.stop()
+    module_postgres.stop()
     stage.open(label)
     stage.wait_entries(label, 2)
     stage.wait_event("store_unavailable", label)
-    database.start()
+    module_postgres.start()
 
     assert result.get(timeout=DEADLINE) == "kept"
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
