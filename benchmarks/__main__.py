@@ -54,7 +54,7 @@ def _measure(
         case "memory":
             yield from _memory(broker, store)
         case "producer":
-            found = producer.measure(cases=RELIABLE, redis=broker, batches=60)
+            found = producer.measure(cases=RELIABLE, redis=broker, batches=120)
             for case in RELIABLE:
                 yield Figure(f"producer, {case.name}: more than plain", found.overhead(case), "ms a call", at_most=0.3)
         case "operate":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,17 +20,17 @@ _BATCH = 25
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Microseconds a call, by the name of the case: wall time and CPU time of the calling process.
+    """Milliseconds a call, by the name of the case, batch by batch."""
 
-    Those of the quickest batch: whatever else runs on the machine only ever adds to a batch.
-    """
-
-    wall: dict[str, float]
-    cpu: dict[str, float]
+    times: dict[str, list[float]]
 
     def overhead(self, case: Case) -> float:
-        """Return the milliseconds a call beyond plain Celery's."""
-        return (self.wall[case.name] - self.wall[PLAIN.name]) / 1000
+        """Return the milliseconds a call beyond plain Celery's: the median of the differences of each round.
+
+        Two batches of a round are a fraction of a second apart, so that a machine that slows down slows both.
+        """
+        pairs = zip(self.times[case.name], self.times[PLAIN.name], strict=True)
+        return statistics.median(ours - plain for ours, plain in pairs)
 
 
 def measure(*, cases: Sequence[Case], redis: RedisServer, batches: int) -> Producer:
@@ -39,19 +40,18 @@ def measure(*, cases: Sequence[Case], redis: RedisServer, batches: int) -> Produ
     urls = {case.name: database(redis.url, number) for number, case in enumerate(everybody)}
     apps = {case.name: make_app(case, broker=urls[case.name], store=urls[case.name]) for case in everybody}
     tasks = {name: app.tasks[NO_OP] for name, app in apps.items()}
-    times: dict[str, list[tuple[float, float]]] = {case.name: [] for case in everybody}
+    times: dict[str, list[float]] = {case.name: [] for case in everybody}
     for number in range(batches):
         for case in everybody if number % 2 == 0 else reversed(everybody):
             times[case.name].append(_batch(tasks[case.name], number))
     for app in apps.values():
         close_app(app)
-    wall, cpu = ({name: min(pair[side] for pair in pairs[1:]) for name, pairs in times.items()} for side in (0, 1))
-    return Producer(wall, cpu)
+    return Producer({name: several[1:] for name, several in times.items()})  # the first opens connections
 
 
-def _batch(task: Task, number: int) -> tuple[float, float]:
+def _batch(task: Task, number: int) -> float:
     gc.collect()
-    wall, cpu = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
     for position in range(_BATCH):
         task.apply_async((number * _BATCH + position,))
-    return (time.perf_counter() - wall) / _BATCH * 1e6, (time.process_time() - cpu) / _BATCH * 1e6
+    return (time.perf_counter() - begin) / _BATCH * 1e3
