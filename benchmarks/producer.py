@@ -37,7 +37,8 @@ def measure(*, cases: Sequence[Case], redis: RedisServer, batches: int) -> Produ
     """Let all cases take turns, batch by batch, in one process, on one server for broker and store."""
     redis.flush()
     everybody = (PLAIN, *cases)
-    urls = {case.name: database(redis.url, number) for number, case in enumerate(everybody)}
+    # Kombu lends plain Celery the connections that another part of the run has used with our client, were the URL the same.
+    urls = {case.name: database(redis.url, number) for number, case in enumerate(everybody, start=1)}
     apps = {case.name: make_app(case, broker=urls[case.name], store=urls[case.name]) for case in everybody}
     tasks = {name: app.tasks[NO_OP] for name, app in apps.items()}
     times: dict[str, list[float]] = {case.name: [] for case in everybody}
