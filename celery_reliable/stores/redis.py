@@ -22,7 +22,9 @@ from celery_reliable.stores.redis_notes import RedisNotes
 _VERBS = [
     "submit",
     "claim",
+    "claim_declared",
     "finish",
+    "finish_declared",
     "complete",
     "release",
     "bury",
@@ -43,7 +45,7 @@ _VERBS = [
     "write_notes",
     "page_notes",
 ]
-_BARE = ("finish",)
+_BARE = ("claim_declared", "finish", "finish_declared")
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
 _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
 _HEX = re.compile("[0-9a-f]+")
@@ -154,8 +156,12 @@ class RedisStore:
     ) -> base.ClaimAnswer:
         """See `Store.claim`: one HSETNX for the first delivery of an own id, a script for all else."""
         place = self._keys.place(job)
-        if first and place.field and life <= 1 and max_deliveries > 0:
-            run = self._claim_first(job, place, token=token, ttl=ttl, late_after=late_after)
+        if first and max_deliveries > 0:
+            run = None
+            if not place.field and fingerprint:
+                run = self._claim_declared(place, life, fingerprint, token=token, ttl=ttl, record_ttl=record_ttl)
+            elif place.field and life <= 1:
+                run = self._claim_first(job, place, token=token, ttl=ttl, late_after=late_after)
             if run is not None:
                 return run
         keys = self._keys
@@ -201,6 +207,14 @@ class RedisStore:
             return None
         return base.Run(fence=fence, life=1, attempt=1, delivery=1)
 
+    def _claim_declared(
+        self, place: Place, life: int, fingerprint: str, *, token: str, ttl: float, record_ttl: float
+    ) -> base.Run | None:
+        """Claim a submitted key that nobody has claimed; None: it is something else."""
+        values = (life, fingerprint, _flat(token), _ms(ttl), _ms(record_ttl))
+        fence = self._link.script("claim_declared", (place.record,), values)
+        return None if fence is None else base.Run(fence=int(fence), life=life, attempt=1, delivery=1)
+
     def renew(self, claims: Iterable[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
         """See `Store.renew`: one round trip; on a Cluster one for each shard, since each keeps a pulse of its own."""
         by_shard: dict[int, list[tuple[Job, str, float]]] = {shard: [] for shard in range(self._link.shards)}
@@ -234,13 +248,14 @@ class RedisStore:
         """See `Store.complete`."""
         place = self._keys.place(job)
         kept = b"" if outcome is None else b"=" + outcome
-        if (
-            place.field
-            and len(kept) <= _INLINE
-            and self._finish(
-                place, (place.field, fence, _flat(token), _ms(marker_ttl), kept, task_id if entry_ends else b"")
-            )
-        ):
+        held, lives = (fence, _flat(token)), _ms(marker_ttl)
+        if not place.field:
+            values: tuple[Any, ...] = (*held, lives, kept, task_id, int(entry_ends), _packed_id(task_id))
+            done = self._finish(place, "finish_declared", values)
+        else:
+            values = (place.field, *held, lives, kept, task_id if entry_ends else b"")
+            done = len(kept) <= _INLINE and self._finish(place, "finish", values)
+        if done:
             return _SETTLE_ANSWERS[b"ok"]
         answer = self._link.script(
             "complete",
@@ -252,23 +267,14 @@ class RedisStore:
                 place.checkpoint,
                 place.evidence,
             ),
-            (
-                place.field,
-                fence,
-                _flat(token),
-                _ms(marker_ttl),
-                kept,
-                task_id,
-                int(entry_ends),
-                b"" if place.field else _packed_id(task_id),
-            ),
+            (place.field, *held, lives, kept, task_id, int(entry_ends)),
         )
         self._wait(place)
         return _SETTLE_ANSWERS[answer]
 
-    def _finish(self, place: Place, values: tuple[Any, ...]) -> bool:
+    def _finish(self, place: Place, verb: str, values: tuple[Any, ...]) -> bool:
         """Complete a first attempt; False: it is something else."""
-        if not self._link.script("finish", (place.record, place.ledger), values):
+        if not self._link.script(verb, (place.record, place.ledger), values):
             return False
         self._wait(place)
         return True

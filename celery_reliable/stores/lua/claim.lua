@@ -9,19 +9,6 @@
 -- Atomic because of all the claims of one key exactly one may win.
 local field, task_id, life, fp, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local ttl, max, record_ttl, late_after, stamp = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-
--- What nearly every claim of a declared key meets: submitted, never claimed, the message's own life and arguments.
-if field == '' and max > 0 then
-  local number, fp_now, id = string.match(redis.call('GET', KEYS[2]) or '', '^W|(%d+)||||||||t%d+x%d+p?|([^|]*)|(.*)$')
-  if number == ARGV[3] and fp_now == fp and fp ~= '' then
-    local now = redis.call('TIME')
-    local fence = string.format('%.0f', now[1] * 1000000 + now[2])
-    local ends = string.format('%.0f', math.floor(now[1] * 1000 + now[2] / 1000) + ttl)
-    local record = 'R|' .. number .. '|' .. fence .. '|||||' .. ends .. '|' .. token .. '||' .. fp .. '|' .. id
-    redis.call('SET', KEYS[2], record, 'PX', record_ttl)
-    return { 'run', fence, life, 1, 1, 0, 0, '' }
-  end
-end
 -- common.lua
 
 local us, ms = clock()

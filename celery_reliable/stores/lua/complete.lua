@@ -2,27 +2,13 @@
 -- Write the done marker with its outcome.
 -- KEYS  record, string of its own, ledger, outcome, checkpoint, evidence
 -- ARGV  field, fence, token, marker ttl ms, outcome ('' none, else '=' and the bytes), task id,
---       1 when the ledger entry of that id ends, the id as 16 raw bytes if it is a UUID, else as it is
+--       1 when the ledger entry of that id ends
 -- Answer ok | lost_writes | stale
 -- Atomic because a later claim must not come between the look at the token and the marker.
 --   D          an id of its own, first life.   D=... outcome inline.   D@ outcome in a string of its own
 --   d          any other: life, fingerprint (8), length of id, id (16 raw bytes of a UUID), outcome
 local INLINE = 32
 local field, fence, token, ttl, outcome, task_id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-
--- What nearly every declared key needs: held, in its first attempt, without checkpoint or mark. Told by the text alone,
--- since taking the record apart costs more than all the rest.
-local raw = field == '' and redis.call('GET', KEYS[2])
-local life, fence_now, token_now, fp_now, id_now =
-  string.match(raw or '', '^R|(%d+)|(%d+)|||||%d+|([^|]*)||([^|]*)|(.*)$')
-if fence_now == fence and token_now == token then
-  if id_now == task_id and #fp_now == 8 and #life < 3 then
-    if ARGV[7] == '1' then redis.call('HDEL', KEYS[3], task_id) end
-    local head = 'd' .. string.char(tonumber(life)) .. fp_now .. string.char(#ARGV[8]) .. ARGV[8]
-    redis.call('SET', KEYS[2], head .. outcome, 'PX', ttl)
-    return 'ok'
-  end
-end
 -- common.lua
 
 local r = load(KEYS[1], KEYS[2], field)
