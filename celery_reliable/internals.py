@@ -448,11 +448,12 @@ def outlive_connection(channel: Any, *, successor: Callable[[], Any]) -> None:
     channel._get_pool, channel._lookup = get_pool, lookup  # noqa: SLF001
 
 
-def reuse_client(channel: Any) -> None:
+def reuse_client(channel: Any, *, prepare: Callable[[Any], None] | None = None) -> None:
     """Let a Redis channel keep one client of its pool; other channels are left as they are.
 
     kombu (5.7, ``conn_or_acquire``) makes a `redis.Redis` for each command, twice a message in a worker: a sixth of what
     its main process does. A client holds no connection of its own, only the pool, and may be shared by threads.
+    ``prepare`` is called with each that is made.
     """
     make = getattr(channel, "_create_client", None)
     if make is None or "_create_client" in vars(channel):
@@ -464,6 +465,8 @@ def reuse_client(channel: Any) -> None:
             return make(asynchronous=True)
         if not kept or kept[0].connection_pool is not channel.pool:
             kept[:] = [make()]
+            if prepare is not None:
+                prepare(kept[0])
         return kept[0]
 
     channel._create_client = create_client  # noqa: SLF001

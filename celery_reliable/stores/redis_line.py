@@ -7,6 +7,7 @@ packed command out and one reply in, through hiredis: about a third of the time 
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from hiredis import Reader, ReplyError, pack_command
@@ -19,13 +20,13 @@ _CHUNK = 65_536
 class Line:
     """One connection. Not for two threads at a time; after any exception but a `ReplyError` it must be closed."""
 
-    __slots__ = ("_connection", "_reader", "_receive", "_send")
+    __slots__ = ("_connection", "_reader", "_receive", "_socket", "send")
 
     def __init__(self, connection: Any) -> None:  # Any: redis-py's connection, whose socket has no public name (8.1)
         """Connect. Raises what redis-py raises."""
         connection.connect()
-        self._connection = connection
-        self._send, self._receive = connection._sock.sendall, connection._sock.recv  # noqa: SLF001
+        self._connection, self._socket = connection, connection._sock  # noqa: SLF001
+        self.send, self._receive = connection._sock.sendall, connection._sock.recv  # noqa: SLF001
         self._reader = Reader()
 
     def exchange(self, packed: bytes) -> Any:
@@ -33,7 +34,7 @@ class Line:
 
         Raises `ReplyError` for an error the server sent, and OSError (TimeoutError among them) for a lost connection.
         """
-        self._send(packed)
+        self.send(packed)
         reply = self._next()
         if isinstance(reply, ReplyError):
             raise reply
@@ -44,8 +45,26 @@ class Line:
 
         Of commands with short replies only: the server may stop reading while nobody takes what it has to say.
         """
-        self._send(packed)
+        self.send(packed)
+        return self.receive(count)
+
+    def receive(self, count: int) -> list[Any]:
+        """Return the next replies to commands that were sent by ``send``, an error among them as a `ReplyError`."""
         return [self._next() for _ in range(count)]
+
+    def has_replies(self) -> bool:
+        """Tell at once whether reading would find something, were it that the connection is lost; always yes with TLS."""
+        patience = self._socket.gettimeout()
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):  # TLS cannot peek
+            return True
+        finally:
+            self._socket.settimeout(patience)
+        return True
 
     def _next(self) -> Any:
         gets = self._reader.gets
