@@ -28,12 +28,17 @@ class Line:
         self._send, self._receive = connection._sock.sendall, connection._sock.recv  # noqa: SLF001
         self._reader = Reader()
 
+    def send(self, packed: bytes) -> None:
+        """Send one packed command whose reply `exchange` takes. Raises OSError for a lost connection."""
+        self._send(packed)
+
     def exchange(self, packed: bytes) -> Any:
-        """Send one packed command and return its reply: bytes, int, None, or a list of them.
+        """Send one packed command and return its reply: bytes, int, None, or a list of them. b"": `send` has sent it.
 
         Raises `ReplyError` for an error the server sent, and OSError (TimeoutError among them) for a lost connection.
         """
-        self._send(packed)
+        if packed:
+            self._send(packed)
         reply = self._next()
         if isinstance(reply, ReplyError):
             raise reply
