@@ -485,6 +485,35 @@ def publishing(app: Celery, producer: Producer | None) -> Iterator[Producer]:
         yield lent
 
 
+class AskingProducer:
+    """A producer that calls ``ask`` before anything is done with it: what that raises is raised, and nothing is sent.
+
+    ``Celery.send_task`` (5.7) reads ``connection`` when it has built the message, before the result backend, signals or
+    the broker know of it. ``publish`` asks as well, so that nothing is sent unasked whatever Celery reads.
+    """
+
+    __slots__ = ("_ask", "_producer")
+
+    def __init__(self, producer: Producer, ask: Callable[[], None]) -> None:
+        """Take the producer that does the work."""
+        self._producer, self._ask = producer, ask
+
+    @property
+    def connection(self) -> Any:
+        """The connection of the producer, once asked."""
+        self._ask()
+        return self._producer.connection
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        """Publish, once asked."""
+        self._ask()
+        return self._producer.publish(*args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else the producer has."""
+        return getattr(self._producer, name)
+
+
 def is_connected(channel: Any) -> bool:
     """Tell whether a virtual channel still belongs to a connection: kombu (5.7) takes away both references."""
     return getattr(getattr(channel, "connection", None), "client", None) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -30,10 +30,11 @@ from celery_reliable.flow.rounds import round_key
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
 from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of, plain_options
+from celery_reliable.questions import Otherwise, Question
 from celery_reliable.relay import Relay
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.settings.model import RULES
-from celery_reliable.stores.base import Existing, Job, Kind, Mismatch, New, SubmitAnswer
+from celery_reliable.stores.base import BeginSubmit, Existing, Job, Kind, Mismatch, New, SubmitAnswer
 from celery_reliable.stores.outbox import named_transaction
 
 if TYPE_CHECKING:
@@ -150,21 +151,50 @@ def _accepted(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResul
         return _publish(call, identity, runtime=runtime)
     if identity.job.kind == "declared" and call.task.reliable_settings.on_conflict == "queue_one":
         return _queue(call, identity, runtime=runtime)
-    return _follow(call, identity, _submitted(call, identity, runtime=runtime), runtime=runtime)
+    begin = runtime.store.begin_submit
+    if begin is None or "connection" in call.options or "publisher" in call.options:
+        return _follow(call, identity, _submitted(call, identity, runtime=runtime), runtime=runtime)
+    return _built_meanwhile(call, identity, begin, runtime=runtime)
+
+
+def _built_meanwhile(call: Call, identity: Identity, begin: BeginSubmit, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Build the message of a key that nobody has had before while the store looks at the key.
+
+    Its answer is seen before anybody is told of the message; another one than foreseen is followed as ever.
+    """
+    answer = begin(identity.job, **_submission(call, identity, runtime=runtime))
+    question = Question(
+        lambda: _answered(answer, call, identity, runtime=runtime),
+        on_new=lambda: runtime.events.emit("submitted", **_facts(call, identity)),
+    )
+    try:
+        return _publish(call, _in_life(identity, 1), runtime=runtime, question=question)
+    except Otherwise:
+        found = cast("SubmitAnswer", question.answer)
+    return _follow(call, identity, found, runtime=runtime)
 
 
 def _submitted(call: Call, identity: Identity, *, runtime: Runtime) -> SubmitAnswer:
     """Have the store accept a call."""
+    facts = _submission(call, identity, runtime=runtime)
+    return _answered(lambda: runtime.store.submit(identity.job, **facts), call, identity, runtime=runtime)
+
+
+def _submission(call: Call, identity: Identity, *, runtime: Runtime) -> dict[str, Any]:
+    return {
+        "task_id": identity.task_id,
+        "fingerprint": identity.fingerprint,
+        "envelope": _envelope_bytes(call, identity, runtime=runtime),
+        "canvas": call.has_canvas,
+        "replace": call.task.reliable_settings.on_conflict in _REPLACING,
+        "ttl": LIVE_RECORD_TTL,
+    }
+
+
+def _answered(ask: Callable[[], SubmitAnswer], call: Call, identity: Identity, *, runtime: Runtime) -> SubmitAnswer:
+    """Return what the store says of a call; what may have been accepted without an answer is taken back."""
     try:
-        return runtime.store.submit(
-            identity.job,
-            task_id=identity.task_id,
-            fingerprint=identity.fingerprint,
-            envelope=_envelope_bytes(call, identity, runtime=runtime),
-            canvas=call.has_canvas,
-            replace=call.task.reliable_settings.on_conflict in _REPLACING,
-            ttl=LIVE_RECORD_TTL,
-        )
+        return ask()
     except StoreFull as exc:
         msg = f"{call.task.name}: the store is at its memory limit, nothing was submitted; {exc}"
         raise QueueFull(msg) from exc
@@ -567,12 +597,16 @@ def _facts(call: Call, identity: Identity) -> dict[str, Any]:
 # --- publish
 
 
-def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool = True) -> AsyncResult[Any]:
+def _publish(
+    call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool = True, question: Question | None = None
+) -> AsyncResult[Any]:
     options = {**runtime.publish_options, **call.options, "headers": _headers(call, identity)}
     try:
-        result = _sent(call, identity.task_id, options)
+        result = _sent(call, identity.task_id, options, question=question)
+    except Otherwise:
+        raise
     except Exception as exc:  # whatever stops a publish: the caller is told no, so the job must not run
-        if withdraw:
+        if withdraw and (question is None or question.accepted()):
             _withdraw(call, identity, cause=exc, runtime=runtime)
         raise
     if identity.job.kind == "declared" and not runtime.ledger:
@@ -580,10 +614,11 @@ def _publish(call: Call, identity: Identity, *, runtime: Runtime, withdraw: bool
     return result
 
 
-def _sent(call: Call, task_id: str, options: dict[str, Any]) -> AsyncResult[Any]:
+def _sent(call: Call, task_id: str, options: dict[str, Any], *, question: Question | None) -> AsyncResult[Any]:
     if "connection" in options or "publisher" in options:  # Celery finds out what to publish with
         return Task.apply_async(call.task, call.args, call.kwargs, task_id=task_id, **options)
-    with internals.publishing(call.task.app, options.pop("producer", None)) as producer:
+    with internals.publishing(call.task.app, options.pop("producer", None)) as lent:
+        producer = lent if question is None else internals.AskingProducer(lent, question.see)
         return Task.apply_async(call.task, call.args, call.kwargs, task_id=task_id, producer=producer, **options)
 
 

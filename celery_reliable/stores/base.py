@@ -16,7 +16,7 @@ The record of a key moves like this::
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -237,6 +237,28 @@ ClaimAnswer = Run | Done | Dead | Busy | NotYet | Poisoned | Mismatch | Over
 SettleAnswer = Settled | Stale
 
 
+class BeginSubmit(Protocol):
+    """A `Store.submit` in two steps, so that its caller can do other work while the server does its own.
+
+    The call sends the submission, as far as that goes without waiting, and raises nothing. What it returns is called
+    once, waits, and answers or raises as `Store.submit` does. Who never calls it does not know what became of the submission.
+    """
+
+    def __call__(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fingerprint: str = "",
+        envelope: bytes | None = None,
+        canvas: bool = False,
+        replace: bool = False,
+        ttl: float,
+    ) -> Callable[[], SubmitAnswer]:
+        """Begin."""
+        ...
+
+
 class Store(Protocol):
     """What the rest of celery_reliable needs from a back end. One contract suite pins all of it for every back end."""
 
@@ -278,6 +300,11 @@ class Store(Protocol):
         envelope under the existing id, and claim hands them out; after it the answer is a plain `Existing`.
         ``ttl``: life of the waiting record. Raises `StoreFull` at the memory limit.
         """
+        ...
+
+    @property
+    def begin_submit(self) -> BeginSubmit | None:
+        """`submit` in two steps; None for a store that does no work of its own meanwhile."""
         ...
 
     def published(self, job: Job, *, task_id: str) -> None:

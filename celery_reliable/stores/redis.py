@@ -9,6 +9,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -46,6 +47,7 @@ _VERBS = [
     "page_notes",
 ]
 _BARE = ("claim_declared", "finish", "finish_declared")
+_FIRST = base.New(1)
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
 _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
 _HEX = re.compile("[0-9a-f]+")
@@ -110,20 +112,41 @@ class RedisStore:
         replace: bool = False,
         ttl: float,
     ) -> base.SubmitAnswer:
-        """See `Store.submit`: one plain HSET for ids of their own, a script for declared keys."""
+        """See `Store.submit`."""
+        facts = {"fingerprint": fingerprint, "envelope": envelope, "canvas": canvas, "replace": replace}
+        return self.begin_submit(job, task_id=task_id, ttl=ttl, **facts)()  # type: ignore[arg-type]  # mixed values
+
+    def begin_submit(
+        self,
+        job: Job,
+        *,
+        task_id: str,
+        fingerprint: str = "",
+        envelope: bytes | None = None,
+        canvas: bool = False,
+        replace: bool = False,
+        ttl: float,
+    ) -> Callable[[], base.SubmitAnswer]:
+        """See `base.BeginSubmit`: one plain HSET for ids of their own, a script for declared keys."""
         place = self._keys.place(job)
-        if job.kind != "declared":
-            if envelope is not None:
-                self._link.command("HSET", place.ledger, task_id, envelope, key=place.ledger)
-                self._wait(place)
-            return base.New(1)
-        answer = self._link.script(
-            "submit",
-            (place.record, place.alone, place.ledger),
-            (place.field, task_id, fingerprint, envelope or b"", int(canvas), int(replace), _ms(ttl)),
-        )
+        if job.kind == "declared":
+            names = (place.record, place.alone, place.ledger)
+            values = (place.field, task_id, fingerprint, envelope or b"", int(canvas), int(replace), _ms(ttl))
+            return partial(self._submitted, place, self._link.begin_script("submit", names, values))
+        if envelope is None:
+            return lambda: _FIRST
+        entered = self._link.begin_command("HSET", place.ledger, task_id, envelope, key=place.ledger)
+        return partial(self._entered, place, entered)
+
+    def _submitted(self, place: Place, reply: Callable[[], Any]) -> base.SubmitAnswer:
+        answer = _submit_answer(reply())
         self._wait(place)
-        return _submit_answer(answer)
+        return answer
+
+    def _entered(self, place: Place, reply: Callable[[], Any]) -> base.New:
+        reply()
+        self._wait(place)
+        return _FIRST
 
     def published(self, job: Job, *, task_id: str) -> None:
         """See `Store.published`."""

@@ -26,15 +26,17 @@ class Line:
         """Connect. Raises what redis-py raises."""
         connection.connect()
         self._connection, self._socket = connection, connection._sock  # noqa: SLF001
+        # `send` is a plain attribute: one packed command goes out, and OSError says that the connection is lost.
         self.send, self._receive = connection._sock.sendall, connection._sock.recv  # noqa: SLF001
         self._reader = Reader()
 
     def exchange(self, packed: bytes) -> Any:
-        """Send one packed command and return its reply: bytes, int, None, or a list of them.
+        """Send one packed command and return its reply: bytes, int, None, or a list of them. b"": it is sent already.
 
         Raises `ReplyError` for an error the server sent, and OSError (TimeoutError among them) for a lost connection.
         """
-        self.send(packed)
+        if packed:
+            self.send(packed)
         reply = self._next()
         if isinstance(reply, ReplyError):
             raise reply

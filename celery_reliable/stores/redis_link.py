@@ -42,8 +42,19 @@ class Link(Protocol):
         """Send one command, on a kept connection if there is one; None when that did not work, for whatever reason."""
         ...
 
+    def begin_command(self, *args: Any, key: str) -> Callable[[], Any]:
+        """Send one command about ``key``, and return what takes its reply, to be called once. Raises nothing.
+
+        What cannot be sent by now is sent when the reply is asked for. Who never asks loses the connection.
+        """
+        ...
+
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """Run one verb's script."""
+        ...
+
+    def begin_script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Callable[[], Any]:
+        """As `begin_command`, with one verb's script."""
         ...
 
     def scripts(self, verb: str, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
@@ -106,13 +117,22 @@ class SingleLink:
         except (StoreFull, StoreUnavailable):
             return None
 
+    def begin_command(self, *args: Any, key: str) -> Callable[[], Any]:
+        """See `Link.begin_command`."""
+        return partial(_translated, self._begin(args))
+
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """See `Link.script`: EVALSHA, and EVAL once after the server forgot the script."""
         return _translated(self._evaluate, verb, (len(keys), *keys, *args))
 
-    def _evaluate(self, verb: str, rest: tuple[Any, ...]) -> Any:
+    def begin_script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Callable[[], Any]:
+        """See `Link.begin_script`."""
+        rest = (len(keys), *keys, *args)
+        return partial(_translated, self._evaluate, verb, rest, self._begin(("EVALSHA", self._shas[verb], *rest)))
+
+    def _evaluate(self, verb: str, rest: tuple[Any, ...], begun: Callable[[], Any] | None = None) -> Any:
         try:
-            return self._call(("EVALSHA", self._shas[verb], *rest))
+            return begun() if begun else self._call(("EVALSHA", self._shas[verb], *rest))
         except ReplyError as exc:
             if not str(exc).startswith("NOSCRIPT"):
                 raise
@@ -138,9 +158,30 @@ class SingleLink:
         """Call once; a kept connection that the server has closed meanwhile is replaced by a new one, once."""
         return self._sent(pack_command(args))
 
-    def _sent(self, packed: bytes, *, count: int = 0) -> Any:
+    def _begin(self, args: tuple[Any, ...]) -> Callable[[], Any]:
+        """Send on a kept connection; without one, what is returned opens one and sends."""
+        packed = pack_command(args)
         try:
-            return self._sent_once(packed, count=count)
+            line = self._idle.pop() if self._pid == os.getpid() else None
+        except IndexError:
+            line = None
+        if line is None:
+            return partial(self._sent, packed)
+        try:
+            line.send(packed)
+        except OSError:
+            line.close()
+            self._lost()
+            return partial(self._sent, packed)
+        except BaseException:
+            line.close()
+            raise
+        return partial(self._sent, packed, begun=line)
+
+    def _sent(self, packed: bytes, *, count: int = 0, begun: Line | None = None) -> Any:
+        """Return the reply; ``begun`` has sent the command already."""
+        try:
+            return self._sent_once(packed, count=count, begun=begun)
         except TimeoutError:
             raise
         except OSError:
@@ -149,16 +190,20 @@ class SingleLink:
     def _call_once(self, args: tuple[Any, ...]) -> Any:
         return self._sent_once(pack_command(args))
 
-    def _sent_once(self, packed: bytes, *, count: int = 0) -> Any:
+    def _sent_once(self, packed: bytes, *, count: int = 0, begun: Line | None = None) -> Any:
         try:
-            return self._exchange(self._take(), packed, count)
+            return self._exchange(begun, b"", 0) if begun else self._exchange(self._take(), packed, count)
         except OSError:
-            self._idle.clear()  # the others are of the same server, which may be another one now
-            self.epoch += 1
+            self._lost()
             raise
 
+    def _lost(self) -> None:
+        """Use no connection like one that was lost: the others are of the same server, which may be another one now."""
+        self._idle.clear()
+        self.epoch += 1
+
     def _exchange(self, line: Line, packed: bytes, count: int) -> Any:
-        """Return the reply, or the list of ``count`` replies to several commands."""
+        """Return the reply, or the list of ``count`` replies to several commands. Nothing packed: it was sent before."""
         try:
             reply = line.exchange_all(packed, count) if count else line.exchange(packed)
         except ReplyError as exc:
@@ -231,9 +276,17 @@ class ClusterLink:
         except (StoreFull, StoreUnavailable):
             return None
 
+    def begin_command(self, *args: Any, key: str) -> Callable[[], Any]:
+        """See `Link.begin_command`: redis-py's client of a Cluster waits for each reply, so nothing is sent by now."""
+        return partial(self.command, *args, key=key)
+
     def script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """See `Link.script`."""
         return _translated(self._evaluate, verb, (len(keys), *keys, *args), str(keys[0]))
+
+    def begin_script(self, verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Callable[[], Any]:
+        """See `Link.begin_script`; as `begin_command`."""
+        return partial(self.script, verb, keys, args)
 
     def scripts(self, verb: str, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
         """See `Link.scripts`: each by itself, since they may belong to different nodes."""

@@ -243,6 +243,40 @@ def test_a_pooled_producer_is_lent_with_a_channel_that_keeps_its_client(task: An
         connection._default_channel = None
 
 
+def test_celery_reads_a_producer_s_connection_before_it_tells_anybody_of_a_message(task: Any) -> None:
+    """`AskingProducer`: not the result backend, nor the signals; and after it has built the message."""
+    steps: list[str] = []
+    task.app.backend.on_task_call = lambda *_: steps.append("backend")
+    task.app.amqp.create_task_message = _noting(task.app.amqp.create_task_message, steps, "built")
+    with task.app.connection() as connection, task.app.amqp.Producer(connection) as lent:
+        producer = internals.AskingProducer(lent, lambda: steps.append("asked"))
+        Task.apply_async(task, (1,), producer=producer, ignore_result=False)
+    assert steps[:3] == ["built", "asked", "backend"]
+
+
+def test_a_producer_that_asks_publishes_nothing_when_it_may_not() -> None:
+    """Whatever Celery has read of it before."""
+
+    def refuse() -> None:
+        raise LookupError("not this one")
+
+    published: list[str] = []
+    lent: Any = SimpleNamespace(publish=published.append, serializer="json")
+    producer = internals.AskingProducer(lent, refuse)
+    assert producer.serializer == "json"
+    with pytest.raises(LookupError):
+        producer.publish("message")
+    assert published == []
+
+
+def _noting(call: Any, steps: list[str], step: str) -> Any:
+    def noted(*args: Any, **options: Any) -> Any:
+        steps.append(step)
+        return call(*args, **options)
+
+    return noted
+
+
 def test_closing_a_channel_restores_what_it_holds() -> None:
     """By the method that ``restore_only_at_the_end`` replaces on the instance."""
     assert "self._qos.restore_unacked_once()" in inspect.getsource(virtual.Channel.close)

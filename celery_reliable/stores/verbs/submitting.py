@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 from celery_reliable.stores import records
-from celery_reliable.stores.base import Existing, Job, Mismatch, New, SubmitAnswer
+from celery_reliable.stores.base import BeginSubmit, Existing, Job, Mismatch, New, SubmitAnswer
 from celery_reliable.stores.records import Record
 from celery_reliable.stores.verbs.tables import Tables, Verbs, end_record, verb
 
 
 class Submitting(Verbs):
     """See `Store.submit`, `Store.published` and `Store.withdraw`."""
+
+    begin_submit: BeginSubmit | None = None
 
     @verb
     def submit(

@@ -1,0 +1,121 @@
+"""A command that is sent now and whose reply is taken later, on a real server that may do anything in between."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from celery_reliable.errors import StoreFull, StoreUnavailable
+from celery_reliable.stores.base import Existing, Job, New
+from celery_reliable.stores.redis import RedisStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_reliable.testing.servers import RedisServer
+
+pytestmark = pytest.mark.integration
+
+JOB = Job("order:1", "declared")
+LONG = 60.0
+
+
+@pytest.fixture
+def store(private_redis: RedisServer) -> Iterator[RedisStore]:
+    """A store with one kept connection, whose server knows its scripts."""
+    with contextlib.closing(RedisStore(private_redis.url)) as made:
+        made.submit(Job("order:0", "declared"), task_id="0", ttl=LONG)
+        yield made
+
+
+@pytest.fixture
+def server(private_redis: RedisServer) -> Iterator[redis.Redis]:
+    """The server, by a client of its own."""
+    with redis.Redis.from_url(private_redis.url) as client:
+        yield client
+
+
+def begun(store: RedisStore, task_id: str = "A", job: Job = JOB) -> Any:
+    """Begin to submit."""
+    return store.begin_submit(job, task_id=task_id, envelope=b"envelope", ttl=LONG)
+
+
+def hang_up(server: redis.Redis) -> None:
+    """Close every connection but that of this client."""
+    server.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def test_a_submission_is_with_the_server_before_its_answer_is_asked_for(store: RedisStore) -> None:
+    """Both that of a key and that of a ledger entry; no connection is opened for it."""
+    answer = begun(store)
+    assert dict(store.ledger()) == {"A": b"envelope"}
+    assert answer() == New(1)
+    answer = begun(store, "B", Job("B", "own", store.now()))
+    assert dict(store.ledger()) == {"A": b"envelope", "B": b"envelope"}
+    assert answer() == New(1)
+
+
+def test_other_verbs_in_between_get_their_own_replies(store: RedisStore) -> None:
+    """On other connections; a second submission of the key comes second."""
+    first = begun(store)
+    second = begun(store, "B")
+    assert store.inspect(JOB)["state"] == "waiting"
+    assert isinstance(second(), Existing)
+    assert first() == New(1)
+
+
+def test_an_answer_that_nobody_asks_for_is_nobody_else_s(store: RedisStore) -> None:
+    """Its connection is not used again."""
+    begun(store)
+    assert store.inspect(JOB)["state"] == "waiting"
+    assert store.entry(JOB, task_id="A") == b"envelope"
+
+
+def test_a_submission_survives_a_connection_that_was_closed_before_it(store: RedisStore, server: redis.Redis) -> None:
+    """The server had closed the kept one; a new one is opened when the answer is asked for."""
+    epoch = store._link.epoch
+    hang_up(server)
+    assert begun(store)() == New(1)
+    assert store._link.epoch > epoch
+
+
+def test_a_connection_that_breaks_before_the_answer_submits_once_more(store: RedisStore, server: redis.Redis) -> None:
+    """Whether the first one arrived is not known; the same id again is the same submission."""
+    answer = begun(store)
+    hang_up(server)
+    assert answer() in (New(1), Existing("A", "waiting", "same", 1))
+    assert dict(store.ledger()) == {"A": b"envelope"}
+
+
+def test_a_server_that_has_gone_is_told_when_the_answer_is_asked_for(
+    store: RedisStore, server: redis.Redis, private_redis: RedisServer
+) -> None:
+    """`StoreUnavailable`, whether it went before the submission or after."""
+    server.client_pause(60_000)
+    answer = begun(store)
+    private_redis.stop()
+    with pytest.raises(StoreUnavailable):
+        answer()
+    with pytest.raises(StoreUnavailable):
+        begun(store)()
+
+
+def test_a_script_that_the_server_has_forgotten_is_sent_whole(store: RedisStore, server: redis.Redis) -> None:
+    """As at its first use."""
+    begun(store)()
+    server.script_flush()
+    assert isinstance(begun(store, "B")(), Existing)
+
+
+def test_a_full_server_refuses_in_its_answer(store: RedisStore, server: redis.Redis) -> None:
+    """`StoreFull`, and the connection serves on."""
+    begun(store)()
+    server.config_set("maxmemory", "1")
+    with pytest.raises(StoreFull):
+        begun(store, "B", Job("B", "own", store.now()))()
+    server.config_set("maxmemory", "0")
+    assert begun(store, "B", Job("B", "own", store.now()))() == New(1)
+    assert dict(store.ledger()) == {"A": b"envelope", "B": b"envelope"}

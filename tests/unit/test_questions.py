@@ -1,0 +1,243 @@
+"""Submitting to a store that answers later: the message is built meanwhile, and goes only when it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_reliable import QueueFull, StoreUnavailable
+from celery_reliable.errors import ReliableError, StoreFull
+from celery_reliable.events import Events
+from celery_reliable.keys import HEADER
+from celery_reliable.questions import Otherwise, Question
+from celery_reliable.runtime import replaced_runtime
+from celery_reliable.stores.base import Existing, Job, Mismatch, New, SubmitAnswer
+from celery_reliable.stores.memory import MemoryStore
+from tests.unit.test_task import job_task, make_app, waiting
+
+JOB = Job("job:1", "declared")
+
+
+class LateStore(MemoryStore):
+    """A store that works while its caller does. ``steps`` is what everybody did, in order."""
+
+    def __init__(self) -> None:
+        """Begin with nothing done."""
+        super().__init__()
+        self.steps: list[str] = []
+        self.refusal: ReliableError | None = None
+
+    def begin_submit(self, job: Job, **facts: Any) -> Callable[[], SubmitAnswer]:
+        """Begin; whether it went through is known to who asks."""
+        self.steps.append("begun")
+        return partial(self._answer, job, facts)
+
+    def _answer(self, job: Job, facts: dict[str, Any]) -> SubmitAnswer:
+        self.steps.append("answered")
+        if self.refusal is not None:
+            raise self.refusal
+        return self.submit(job, **facts)
+
+
+@pytest.fixture
+def store() -> LateStore:
+    """An empty store that answers later."""
+    return LateStore()
+
+
+@pytest.fixture
+def app(store: LateStore) -> Iterator[Celery]:
+    """An app with an empty queue, on that store, with a ledger."""
+    made = make_app()
+    with made.connection_for_write() as connection:
+        made.amqp.queues["celery"](connection.default_channel).declare()
+        connection.default_channel.queue_purge("celery")
+
+    def note(name: str, _: dict[str, Any]) -> None:
+        store.steps.append(name)
+
+    def on_publish(sender: Any, **_: Any) -> None:
+        store.steps.append("told")
+
+    with replaced_runtime(made, store=store, events=Events([note])) as runtime:
+        runtime.ledger = True
+        signals.before_task_publish.connect(on_publish)
+        yield made
+        signals.before_task_publish.disconnect(on_publish)
+
+
+@pytest.fixture
+def task(app: Celery, store: LateStore) -> Any:
+    """A task with a key, that tells when Celery builds its message."""
+    made = job_task(app, idempotency_key="job:{x}")
+    made.shadow_name = lambda *_: store.steps.append("built")
+    return made
+
+
+def message(app: Celery) -> Any:
+    """Take the one message that waits."""
+    with app.connection_for_write() as connection:
+        found = connection.default_channel.basic_get("celery", no_ack=True)
+        assert connection.default_channel.basic_get("celery") is None
+    return found
+
+
+def test_a_message_is_built_while_the_store_works_and_told_of_after_its_answer(store: LateStore, task: Any) -> None:
+    """Also to the result backend, which Celery tells before the signals."""
+    task.backend.on_task_call = lambda *_: store.steps.append("backend told")
+    task.app.backend.on_task_call = task.backend.on_task_call
+    task.ignore_result = False
+    task.delay(1)
+    assert store.steps == ["begun", "built", "answered", "submitted", "backend told", "told"]
+    assert waiting(task.app) == 1
+
+
+def test_an_own_id_is_entered_in_the_ledger_meanwhile(app: Celery, store: LateStore) -> None:
+    """Before its message goes."""
+    result = job_task(app).delay(1)
+    assert store.steps == ["begun", "answered", "submitted", "told"]
+    assert [task_id for task_id, _ in store.ledger()] == [result.id]
+
+
+def test_nobody_is_told_of_a_message_whose_key_is_taken(store: LateStore, task: Any) -> None:
+    """It was built for nothing; the handle is that of the job that has the key."""
+    first = task.delay(1)
+    store.steps.clear()
+    assert task.delay(1).id == first.id
+    assert store.steps == ["begun", "built", "answered", "existing"]
+    assert waiting(task.app) == 1
+
+
+def test_a_continuation_of_a_taken_key_goes_under_its_own_id(store: LateStore, task: Any) -> None:
+    """As the store answers."""
+    first = task.delay(1)
+    second = task.apply_async((1,), link=task.si(2))
+    assert second.id != first.id
+    assert waiting(task.app) == 2
+    assert store.steps.count("told") == 2
+
+
+def test_a_message_of_a_later_life_says_so(app: Celery, store: LateStore, task: Any) -> None:
+    """It is built anew: the first one was built for a key that nobody had before."""
+    revoked = task.delay(1)
+    message(app)
+    store.revoke(JOB, task_id=revoked.id, ttl=60.0)
+    assert task.delay(1).id != revoked.id
+    assert message(app).headers[HEADER]["l"] == 2
+    assert store.steps.count("told") == 2
+
+
+@pytest.mark.parametrize("refusal", [ValueError("no"), SoftTimeLimitExceeded()], ids=["Celery", "a time limit"])
+def test_what_stops_the_building_is_raised_and_takes_the_submission_back(
+    store: LateStore, task: Any, refusal: Exception
+) -> None:
+    """The store had been told already: the job must not run."""
+
+    def refuse(*_: Any) -> None:
+        raise refusal
+
+    task.shadow_name = refuse
+    with pytest.raises(type(refusal)):
+        task.delay(1)
+    assert store.steps == ["begun", "answered", "withdrawn"]
+    assert list(store.ledger()) == []
+    assert waiting(task.app) == 0
+
+
+def test_what_stops_the_building_takes_nothing_back_from_the_job_that_has_the_key(store: LateStore, task: Any) -> None:
+    """Its message stays what it was. Celery looks at the limits when it builds a message."""
+    first = task.delay(1)
+    task.soft_time_limit, task.time_limit = 2, 1
+    with pytest.raises(ValueError, match="soft_time_limit"):
+        task.delay(1)
+    assert [task_id for task_id, _ in store.ledger()] == [first.id]
+    assert store.inspect(JOB)["state"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "raised"), [(StoreFull("full"), QueueFull), (StoreUnavailable("away"), StoreUnavailable)]
+)
+def test_what_the_store_refuses_is_not_told_to_anybody(
+    store: LateStore, task: Any, refusal: ReliableError, raised: type[ReliableError]
+) -> None:
+    """Neither sent."""
+    store.refusal = refusal
+    with pytest.raises(raised):
+        task.delay(1)
+    assert store.steps[:3] == ["begun", "built", "answered"]
+    assert "told" not in store.steps
+    assert waiting(task.app) == 0
+
+
+def test_a_publish_that_fails_takes_back_what_was_accepted(store: LateStore, task: Any) -> None:
+    """By the broker or by a serializer that is not there."""
+    with pytest.raises(Exception, match="refused"):
+        task.apply_async((1,), producer=_Refusing(task.app))
+    assert store.steps[-2:] == ["told", "withdrawn"]
+    assert list(store.ledger()) == []
+
+
+class _Refusing:
+    """A producer whose broker takes nothing."""
+
+    def __init__(self, app: Celery) -> None:
+        self.connection = self.__connection__ = app.connection_for_write()
+        self.serializer = "json"
+
+    def publish(self, *_: Any, **__: Any) -> None:
+        raise OSError("refused")
+
+
+def test_a_connection_of_the_caller_s_is_used_after_the_answer(app: Celery, store: LateStore, task: Any) -> None:
+    """Celery makes its own producer of it, which asks nobody: so the store is asked before."""
+    with app.connection_for_write() as connection:
+        task.apply_async((1,), connection=connection)
+    assert "begun" not in store.steps
+    assert waiting(app) == 1
+
+
+class TestQuestion:
+    """One answer, seen once."""
+
+    @pytest.mark.parametrize(
+        ("answer", "goes", "accepted"),
+        [
+            (New(1), True, True),
+            (New(2), False, True),
+            (Existing("A", "waiting", "own", 1), False, True),
+            (Existing("A", "waiting", "same", 1), False, False),
+            (Existing("A", "done", "no", 1), False, False),
+            (Mismatch("A"), False, False),
+        ],
+    )
+    def test_only_a_first_life_goes(self, answer: SubmitAnswer, *, goes: bool, accepted: bool) -> None:
+        """What the store would have sent is taken back when it cannot be."""
+        seen: list[str] = []
+        question = Question(lambda: answer, on_new=lambda: seen.append("new"))
+        for _ in range(2):
+            if goes:
+                question.see()
+            else:
+                with pytest.raises(Otherwise):
+                    question.see()
+        assert question.answer == answer
+        assert seen == ["new"] * goes
+        assert question.accepted() is accepted
+
+    def test_a_question_that_failed_lets_nothing_go(self) -> None:
+        """Whoever goes on all the same."""
+
+        def fail() -> SubmitAnswer:
+            raise StoreUnavailable("away")
+
+        question = Question(fail, on_new=lambda: None)
+        with pytest.raises(StoreUnavailable):
+            question.see()
+        with pytest.raises(Otherwise):
+            question.see()
+        assert not question.accepted()
