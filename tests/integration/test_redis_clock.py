@@ -44,6 +44,19 @@ def test_clock_is_asked_again_after_a_lost_connection(private_redis: RedisServer
     store.close()
 
 
+def test_clock_is_known_without_asking_until_the_connection_is_lost(private_redis: RedisServer) -> None:
+    """Who may not wait, such as the consumer's thread, asks for no more than that."""
+    store = RedisStore(private_redis.url)
+    assert store.known_now() is None
+    store.now()
+    private_redis.stop()
+    assert store.known_now() is not None
+    private_redis.start()
+    store.letter_counts()  # meets the lost connection
+    assert store.known_now() is None
+    store.close()
+
+
 def test_first_claim_over_a_lost_connection_goes_by_the_server_s_clock(private_redis: RedisServer) -> None:
     """Not by the offset measured before; and it is one claim."""
     store = RedisStore(private_redis.url)

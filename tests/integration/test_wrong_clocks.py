@@ -1,0 +1,56 @@
+"""A worker's wall clock is an hour ahead: what waits is due by the store's clock, not by the sender's or the receiver's."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.clocks import FakeClock
+from tests.integration.apps.jobs import QUICK
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from tests.integration.apps.stage import Stage
+    from tests.integration.workers import Workers
+
+pytestmark = pytest.mark.integration
+
+APP = "tests.integration.apps.worker"
+HOUR = 3600.0
+DEADLINE = 30.0
+SOON = 1.5  # seconds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers(stage: Stage, module_workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Start two workers, each with a queue of its own; one is an hour ahead."""
+    clock = FakeClock(tmp_path_factory.mktemp("clocks"), "ahead")
+    clock.set(HOUR)
+    for name, environment in (("ahead", clock.environment()), ("right", {})):
+        env = {**stage.environment(), **environment}
+        module_workers.start(APP, pool="threads", name=name, queues=[name], env=env, arguments=QUICK, ready=False)
+    for worker in module_workers._started:
+        worker.wait_ready()
+
+
+def test_a_retry_published_by_a_clock_ahead_is_not_late_elsewhere(app: Celery, stage: Stage, label: str) -> None:
+    """Its ETA is an hour from now for the worker that receives it; the store knows better."""
+    retry = {"countdown": SOON, "queue": "right"}
+    app.tasks["asking"].apply_async((label, 1), retry, task_id=label, queue="ahead")
+    first, second = stage.wait_entries(label, 2, timeout=DEADLINE)
+
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert second["at"] - first["at"] >= SOON  # both processes read the same monotonic clock
+    assert stage.events("not_yet", label) == []
+
+
+def test_a_countdown_is_not_early_where_the_clock_is_ahead(app: Celery, stage: Stage, label: str) -> None:
+    """By the clock of the worker that receives it, its ETA was an hour ago."""
+    submitted = time.monotonic()
+    app.tasks["add"].apply_async((1, label), countdown=SOON, queue="ahead")
+    (entry,) = stage.wait_entries(label, 1, timeout=DEADLINE)
+
+    assert entry["at"] - submitted > SOON - 0.1  # the store's clock is measured, within a round trip
