@@ -370,6 +370,24 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
     assert "cmdstat_hmget" not in broker.info("commandstats")
 
 
+def test_messages_go_back_in_few_round_trips(app: Celery, broker: redis.Redis) -> None:
+    """Each one would wait for the interpreter, which a worker that receives thousands of messages rarely gives away."""
+    many = 600
+    for number in range(many):
+        app.tasks["add"].delay(number, "label")
+    hold_all(broker)
+    with looking(app) as (rounds, view):
+        silent_for_ever(rounds, view)
+        broker.config_resetstat()
+        assert rounds._restore(view) is False
+    calls = broker.info("commandstats")
+    assert broker.llen("celery") == many
+    assert calls["cmdstat_hmget"]["calls"] <= 2
+    assert (
+        calls["cmdstat_evalsha"]["calls"] <= many + 5
+    )  # the messages themselves in pipelines, their trails in two calls
+
+
 def test_what_is_due_first_is_received_first(app: Celery, broker: redis.Redis) -> None:
     """Of the messages of one silent worker: what has no time, then the earliest; receiving thousands takes seconds."""
     for seconds in (300, 100, None, 200):
