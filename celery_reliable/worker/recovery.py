@@ -111,6 +111,7 @@ class Rounds:
             broker = self._current()
             if broker is None:
                 return False
+            self._allow_for_skew(broker)
             self._extend(broker)
             self._fleet.tell(self._queues())
             return self._lead(broker)
@@ -129,6 +130,11 @@ class Rounds:
             self.close()
             self._broker = RedisBroker(channel)
         return self._broker
+
+    def _allow_for_skew(self, broker: RedisBroker) -> None:
+        store_now = self._runtime.store.known_now()
+        if store_now is not None:
+            broker.allow_for_skew(time.time() - store_now / 1e6)
 
     def _extend(self, broker: RedisBroker) -> None:
         now = time.monotonic()

@@ -318,6 +318,18 @@ def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, 
     assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
 
 
+def test_score_that_a_clock_ahead_has_written_moves_like_any_other(app: Celery, broker: redis.Redis) -> None:
+    """Who watches takes a score that stands still for a sign that its holder is dead."""
+    broker.zadd("unacked_index", {"tag": time.time() + 3600})
+    with app.connection_for_write() as connection:
+        view = RedisBroker(connection.default_channel)
+        assert view.extend(["tag"]) == []
+        first = view.held_anywhere()["tag"]
+        assert view.extend(["tag"]) == []
+        assert float(first) < float(view.held_anywhere()["tag"]) < time.time() + 60
+        view.close()
+
+
 @contextlib.contextmanager
 def looking(app: Celery) -> Iterator[tuple[Rounds, RedisBroker]]:
     """Look as the thread of a worker does, round by round."""
