@@ -36,6 +36,7 @@ from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.settings.model import RULES
 from celery_reliable.stores.base import BeginSubmit, Existing, Job, Kind, Mismatch, New, SubmitAnswer
 from celery_reliable.stores.outbox import named_transaction
+from celery_reliable.waits import Wait
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -624,7 +625,11 @@ def _sent(call: Call, task_id: str, options: dict[str, Any], *, question: Questi
 
 def _headers(call: Call, identity: Identity) -> dict[str, Any]:
     """Return what travels with a call: whose job it is, and its payload's version unless that is the first."""
-    headers = {**(call.options.get("headers") or {}), HEADER: identity.to_header()}
+    countdown, header = call.options.get("countdown"), identity.to_header()
+    if countdown and isinstance(countdown, int | float):
+        since = identity.job.stamp if runtime_of(call.task.app).ledger else 0  # else it is by our own clock
+        header = Wait(countdown, since).beside(header)
+    headers = {**(call.options.get("headers") or {}), HEADER: header}
     headers.pop(VERSION_HEADER, None)
     return headers if call.version == 1 else {VERSION_HEADER: call.version, **headers}
 

@@ -1711,6 +1711,13 @@ class Serving:
         passed = harness.store.now() - before
         assert harness.tick * 0.9e6 <= passed < LONG * 1e6
 
+    def test_time_that_was_asked_for_is_known_from_then_on(self, harness: StoreUnderTest) -> None:
+        """Who may not wait for a server need not ask it."""
+        before = harness.store.now()
+        known = harness.store.known_now()
+        assert known is not None
+        assert before <= known <= harness.store.now()
+
     def test_inspect_names_the_job(self, harness: StoreUnderTest) -> None:
         """STYLE 16: a record in words, for people."""
         harness.submit("A")

@@ -1,40 +1,61 @@
-"""Stop and kill real workers, and print how soon others go on."""
+"""Stop and kill real workers, print how soon others go on, and write it down in ``benchmarks/RESULTS-fleet.md``."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 from benchmarks import probing
 from benchmarks.fleet import etas, keeping, stops
 from benchmarks.report import Figure
 from celery_reliable.testing.servers import Server, start_rabbitmq, start_redis
 
+RESULTS = Path(__file__).parents[1] / "RESULTS-fleet.md"
+_HEAD = """\
+# How soon a fleet goes on
+
+Written by `python -m benchmarks.fleet`; a run of some parts replaces their rows. Real workers on a Redis or RabbitMQ of their own.
+Times are medians over the rounds. "Stubborn" is a task that swallows every interruption, "seizing" one that keeps the interpreter
+in C for ever. Of the ETA messages, one falls due every 6 ms, the first 17 s (the lease and two) after their holder is killed.
+"""
 _AFTER_LAST_TASK = {"threads": 1.0, "solo": 1.0, "prefork": 1.5, "gevent": 1.5, "eventlet": 1.5}
 _ON_RABBITMQ = ("prefork", "threads")
 _BEYOND = 2.0  # seconds beyond a timeout or a lease
 _MANY = 10_000
+_TABLE = "| figure | measured | bar | |\n|---|---|---|---|"
 
 
 def main() -> int:
     """Measure the parts asked for; the exit code is 1 when a figure misses its bar."""
     wanted = _arguments()
-    print("| figure | measured | bar | |\n|---|---|---|---|", flush=True)
-    kept = []
+    print(_TABLE, flush=True)
+    found = []
     for part in wanted.parts:
         for figure in _PARTS[part](wanted.rounds):
             print(figure.row(), flush=True)
-            kept.append(figure.keeps)
-    return 0 if all(kept) else 1
+            found.append(figure)
+    if wanted.write:
+        RESULTS.write_text(_page(found), encoding="utf-8")
+    return 0 if all(figure.keeps for figure in found) else 1
+
+
+def _page(found: Iterable[Figure]) -> str:
+    """Return the whole page: these rows, and those that were there before of what was not measured now."""
+    before = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    rows = {row.split(" | ")[0]: row for row in before.partition(_TABLE)[2].split("\n\n")[0].splitlines() if row}
+    rows |= {figure.row().split(" | ")[0]: figure.row() for figure in found}
+    return "\n".join([_HEAD, _TABLE, *rows.values(), ""])
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(_PARTS)}; by default all")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is printed (default 3)")
+    parser.add_argument("--no-write", dest="write", action="store_false", help="only print")
     parsed = parser.parse_args()
     parsed.parts = parsed.parts or list(_PARTS)
     unknown = set(parsed.parts) - set(_PARTS)

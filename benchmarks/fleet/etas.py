@@ -29,7 +29,7 @@ class Punctuality:
         return sorted(self.lateness)[round(share * (len(self.lateness) - 1))]
 
 
-def after_a_kill(*, count: int, lease_ttl: float = 15.0, spread: float = 60.0, allowance: float = 60.0) -> Punctuality:
+def after_a_kill(*, count: int, lease_ttl: float = 15.0, spread: float = 60.0, allowance: float = 90.0) -> Punctuality:
     """Kill the only worker that holds them, ``lease_ttl`` + 2 s before the first is due; then one falls due after another.
 
     ``allowance``: seconds to submit and to receive them all.

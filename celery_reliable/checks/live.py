@@ -130,8 +130,8 @@ def _clocks(fleet: Fleet) -> Iterator[Finding]:
         yield Finding(
             "clock_skew",
             "warning",
-            f"clocks differ from the store's: {shown}. Leases do not mind, but every ETA, expiry and log line of that host is "
-            "off by as much. Let a time service set the clock.",
+            f"clocks differ from the store's: {shown}. Leases, retries and countdowns do not mind, but every eta=, expiry and log line of that host "
+            "is off by as much. Let a time service set the clock.",
         )
 
 

@@ -79,10 +79,13 @@ class Delivery:
         life = self.run.life or identity.life
         return Identity(stamped, identity.task_id, identity.fingerprint, life, identity.nesting).to_header()
 
+    def now(self) -> int:
+        """Return the server's clock in microseconds, as far as the claim has told it."""
+        return self.run.fence + int((time.monotonic() - self._began) * 1e6)
+
     def age(self) -> float:
         """Seconds since the submission, as far as it is known, by the server's clock."""
-        stamp = self.job.stamp or self.run.fence
-        return (self.run.fence - stamp) / 1e6 + time.monotonic() - self._began
+        return (self.now() - (self.job.stamp or self.run.fence)) / 1e6
 
     def emit(self, event: str, **fields: Any) -> None:
         """Emit an event about this job."""

@@ -540,6 +540,10 @@ class Store(Protocol):
         """Return the server's time in microseconds, from a measured offset at most a minute old."""
         ...
 
+    def known_now(self) -> int | None:
+        """Return the server's time as `now` would, but never ask the server: None while nothing was measured."""
+        ...
+
     def inspect(self, job: Job) -> Mapping[str, str]:
         """Return the record in words, for people: ``state life fence attempt delivery snoozes task_id ...``; {} = none.
 

@@ -59,6 +59,10 @@ class MemoryStore(SharedVerbs):
         """Return the clock's time in microseconds."""
         return int(self._clock() * 1e6)
 
+    def known_now(self) -> int:
+        """See `Store.known_now`: asking costs nothing here."""
+        return self.now()
+
     def findings(self) -> list[str]:
         """Return what is wrong with the server: there is none."""
         return []

@@ -542,6 +542,12 @@ class RedisStore:
             self._offset_from, self._offset_epoch = monotonic, self._link.epoch
         return int(monotonic * 1_000_000) + self._offset
 
+    def known_now(self) -> int | None:
+        """See `Store.known_now`; None behind a new connection: it may be to another server, with another clock."""
+        if self._offset_from < 0 or self._offset_epoch != self._link.epoch:
+            return None
+        return int(time.monotonic() * 1_000_000) + self._offset
+
     def inspect(self, job: Job) -> Mapping[str, str]:
         """See `Store.inspect`."""
         place = self._keys.place(job)

@@ -27,12 +27,13 @@ NEAR = 200  # messages at the near end of a list that are looked at
 
 _TASK_ID = re.compile(rb'"id": *"([^"]+)"')
 
+# Not only ever upwards: a holder whose wall clock is ahead has written a score of the future, which would stand still.
 _EXTEND = """
 local t = redis.call('TIME')
 local now = t[1] + t[2] / 1000000
 local missing = {}
 for i = 1, #ARGV do
-  if redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', now, ARGV[i]) == 0 and not redis.call('ZSCORE', KEYS[1], ARGV[i]) then
+  if redis.call('ZADD', KEYS[1], 'XX', 'CH', now, ARGV[i]) == 0 and not redis.call('ZSCORE', KEYS[1], ARGV[i]) then
     missing[#missing + 1] = ARGV[i]
   end
 end
@@ -97,6 +98,13 @@ class RedisBroker:
             chunk = tags[start : start + _CHUNK]
             missing += self._extend(keys=[self._key("unacked_index_key")], args=list(chunk))
         return [tag.decode() for tag in missing]
+
+    def allow_for_skew(self, seconds: float) -> None:
+        """Let kombu's own sweep, which compares scores with this process's wall clock, take nothing for older than it is.
+
+        ``seconds`` is how far that clock is ahead of the server's.
+        """
+        self._channel.qos.visibility_timeout = self._channel.visibility_timeout + max(seconds, 0.0)
 
     def message_held(self, tag: str) -> Any:
         """Return a message that this worker holds, None when it has been acked meanwhile."""

@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -23,6 +24,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_reliable import internals
 from celery_reliable.payloads import PARKED_HEADER, RawMessage
 from celery_reliable.runtime import Runtime, runtime_of
+from celery_reliable.waits import eta_here, wait_in
 from celery_reliable.worker.broker import away
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.inspection import Incoming, Refusal, inspect
@@ -81,6 +83,8 @@ class Intake(bootsteps.StartStopStep):
             if refusal is not None:
                 return self._refuse(message, refusal)
             message.headers.pop(PARKED_HEADER, None)
+            if message.headers.get("eta"):
+                self._reckon_eta(message.headers)
             try:
                 return stock(message)
             except _DATA_ERRORS as exc:
@@ -89,6 +93,13 @@ class Intake(bootsteps.StartStopStep):
                 return self._refuse(message, _invalid(message, exc))
 
         return on_task_received
+
+    def _reckon_eta(self, headers: dict[str, Any]) -> None:
+        """Set an ETA that another process's clock has written by ours, if the message says how long it waits."""
+        wait = wait_in(headers)
+        if wait is not None:
+            store_now = runtime_of(self._consumer.app).store.known_now()
+            headers["eta"] = eta_here(headers["eta"], wait, store_now=store_now, here=datetime.now(timezone.utc))
 
     def _on_decode_error(self, message: Message, exc: Exception) -> None:
         self._refuse(message, inspect(Incoming(message.headers, None, _told(exc)), knows=self._knows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -76,6 +77,8 @@ class LeaseKeeper(bootsteps.StartStopStep):
         except StoreError:
             runtime.events.emit("renew_failed", held=len(claims))
             return
+        with suppress(StoreError):  # it was there a moment ago
+            runtime.store.now()  # measured here, so that the consumer knows it without asking (`waits`)
         lost_tokens = {held[key].token for key in lost}
         for key in lost:
             # One that ends at this moment looks lost, too; what is lost stays so until the next beat.

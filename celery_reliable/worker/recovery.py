@@ -32,6 +32,7 @@ from celery_reliable.payloads import Envelope
 from celery_reliable.publishing import LIVE_RECORD_TTL, identity_in, publish_envelope
 from celery_reliable.relay import bury_lost
 from celery_reliable.runtime import Runtime, consumed_driver, runtime_of
+from celery_reliable.waits import wait_in
 from celery_reliable.worker.background import Background
 from celery_reliable.worker.broker import RedisBroker, Silent, address_of, away, silent
 from celery_reliable.worker.fleet_queues import FleetQueues
@@ -110,6 +111,7 @@ class Rounds:
             broker = self._current()
             if broker is None:
                 return False
+            self._allow_for_skew(broker)
             self._extend(broker)
             self._fleet.tell(self._queues())
             return self._lead(broker)
@@ -128,6 +130,11 @@ class Rounds:
             self.close()
             self._broker = RedisBroker(channel)
         return self._broker
+
+    def _allow_for_skew(self, broker: RedisBroker) -> None:
+        store_now = self._runtime.store.known_now()
+        if store_now is not None:
+            broker.allow_for_skew(time.time() - store_now / 1e6)
 
     def _extend(self, broker: RedisBroker) -> None:
         now = time.monotonic()
@@ -192,10 +199,11 @@ class Rounds:
         return sorted(found, key=lambda one: str(one.headers.get("eta") or ""), reverse=True)
 
     def _restore_some(self, broker: RedisBroker, some: Sequence[Silent]) -> int:
-        restored = broker.restore(some)
-        for one in restored:
-            self._runtime.events.emit("restored", task=one.headers.get("task"), task_id=one.headers.get("id"), key="")
-        return len(restored)
+        headers = [one.headers for one in broker.restore(some)]
+        self._runtime.events.emit_all(
+            "restored", [{"task": one.get("task"), "task_id": one.get("id"), "key": ""} for one in headers]
+        )
+        return len(headers)
 
     def _queues(self) -> set[str]:
         return {queue.name for queue in self._consumer.task_consumer.queues}
@@ -308,7 +316,7 @@ class LedgerSweep:
         """
         queue, priority = address_of(envelope, default_queue=self._app.conf.task_default_queue)
         stamp = identity_in(envelope).job.stamp
-        age = (now - stamp) / 1e6 - _seconds_until(envelope.options.get("eta"), stamp)
+        age = (now - stamp) / 1e6 - _seconds_until_due(envelope, stamp)
         self._soonest = min(self._soonest, time.monotonic() + self._quiet - age)
         if age < self._quiet:
             return None
@@ -342,8 +350,12 @@ class LedgerSweep:
             bury_lost(self._app, envelope, identity, message=tried)
 
 
-def _seconds_until(eta: str | None, stamp: int) -> float:
-    """Seconds from the submission to its eta."""
+def _seconds_until_due(envelope: Envelope, stamp: int) -> float:
+    """Seconds from the submission to its ETA."""
+    wait = wait_in({**(envelope.options.get("headers") or {}), "id": envelope.task_id})
+    eta = envelope.options.get("eta")
+    if wait is not None:
+        return wait.seconds
     if not eta:
         return 0.0
     due = datetime.fromisoformat(eta)

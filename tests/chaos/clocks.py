@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from celery_reliable.testing.servers import debian
+from celery_reliable.testing.servers.binaries import Lookup
 
 _PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 _INSIDE = "vendor/libfaketime/src/libfaketime.so.1"
+_PACKAGE = "libfaketime"
+_UNPACKED = "usr/lib/*/faketime/libfaketimeMT.so.1"
 _REMEDY = "pip install libfaketime, or apt-get install faketime"
 
 
@@ -36,12 +42,23 @@ class FakeClock:
 
 
 def library() -> Path:
-    """Find libfaketime: the package from PyPI, or the system's."""
+    """Find libfaketime: the package from PyPI, the system's, or Debian's package unpacked beside the servers."""
     found = importlib.util.find_spec("libfaketime")
     if found is not None and found.origin is not None and (inside := Path(found.origin).parent / _INSIDE).exists():
         return inside
     for pattern in _PLACES:
         for path in sorted(Path("/").glob(pattern.lstrip("/"))):
             return path
-    message = f"expected libfaketime for cells with wrong clocks, found none; {_REMEDY}"
+    for path in sorted(_unpacked().glob(_UNPACKED)):
+        return path
+    message = f"expected libfaketime for processes with wrong clocks, found none; {_REMEDY}"
     raise FileNotFoundError(message)
+
+
+def _unpacked() -> Path:
+    lookup = Lookup.from_environment()
+    root = lookup.cache / debian.release() / _PACKAGE
+    if lookup.download:
+        with suppress(debian.PackagesUnavailable):
+            debian.unpack((_PACKAGE,), into=root, search_path=lookup.search_path)
+    return root

@@ -318,6 +318,18 @@ def test_a_thousand_held_messages_are_kept_young_in_one_round_trip(app: Celery, 
     assert set(calls) <= {"cmdstat_zadd", "cmdstat_zscore", "cmdstat_time", "cmdstat_config|resetstat"}
 
 
+def test_score_that_a_clock_ahead_has_written_moves_like_any_other(app: Celery, broker: redis.Redis) -> None:
+    """Who watches takes a score that stands still for a sign that its holder is dead."""
+    broker.zadd("unacked_index", {"tag": time.time() + 3600})
+    with app.connection_for_write() as connection:
+        view = RedisBroker(connection.default_channel)
+        assert view.extend(["tag"]) == []
+        first = view.held_anywhere()["tag"]
+        assert view.extend(["tag"]) == []
+        assert float(first) < float(view.held_anywhere()["tag"]) < time.time() + 60
+        view.close()
+
+
 @contextlib.contextmanager
 def looking(app: Celery) -> Iterator[tuple[Rounds, RedisBroker]]:
     """Look as the thread of a worker does, round by round."""
@@ -368,6 +380,24 @@ def test_many_silent_messages_go_back_in_slices_and_foreign_ones_are_read_once(
         go()
     assert broker.hlen("unacked") == 150
     assert "cmdstat_hmget" not in broker.info("commandstats")
+
+
+def test_messages_go_back_in_few_round_trips(app: Celery, broker: redis.Redis) -> None:
+    """Each one would wait for the interpreter, which a worker that receives thousands of messages rarely gives away."""
+    many = 600
+    for number in range(many):
+        app.tasks["add"].delay(number, "label")
+    hold_all(broker)
+    with looking(app) as (rounds, view):
+        silent_for_ever(rounds, view)
+        broker.config_resetstat()
+        assert rounds._restore(view) is False
+    calls = broker.info("commandstats")
+    assert broker.llen("celery") == many
+    assert calls["cmdstat_hmget"]["calls"] <= 2
+    assert (
+        calls["cmdstat_evalsha"]["calls"] <= many + 5
+    )  # the messages themselves in pipelines, their trails in two calls
 
 
 def test_what_is_due_first_is_received_first(app: Celery, broker: redis.Redis) -> None:

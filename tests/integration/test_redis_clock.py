@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 
+from celery_reliable.runtime import forget_runtime, runtime_of
 from celery_reliable.stores.base import Busy, Job, Run
 from celery_reliable.stores.redis import RedisStore
+from celery_reliable.worker.lease_keeper import LeaseKeeper
 
 if TYPE_CHECKING:
     from celery_reliable.testing.servers import RedisServer
@@ -42,6 +46,29 @@ def test_clock_is_asked_again_after_a_lost_connection(private_redis: RedisServer
         store.now()
     assert times_asked(private_redis) == 1
     store.close()
+
+
+def test_clock_is_known_without_asking_until_the_connection_is_lost(private_redis: RedisServer) -> None:
+    """Who may not wait, such as the consumer's thread, asks for no more than that."""
+    store = RedisStore(private_redis.url)
+    assert store.known_now() is None
+    store.now()
+    private_redis.stop()
+    assert store.known_now() is not None
+    private_redis.start()
+    store.letter_counts()  # meets the lost connection
+    assert store.known_now() is None
+    store.close()
+
+
+def test_worker_knows_the_clock_from_its_first_beat_on(redis_url: str) -> None:
+    """Its main process claims nothing on prefork; its consumer needs the clock for what waits, and must not ask."""
+    with Celery("jobs", broker="memory://", set_as_current=False) as app:
+        app.config_from_object("celery_reliable.presets")
+        app.conf.reliable_store_url = redis_url
+        LeaseKeeper(SimpleNamespace(app=app)).beat()
+        assert runtime_of(app).store.known_now() is not None
+        forget_runtime(app)
 
 
 def test_first_claim_over_a_lost_connection_goes_by_the_server_s_clock(private_redis: RedisServer) -> None:

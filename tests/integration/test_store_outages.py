@@ -13,6 +13,7 @@ from celery import Celery
 from celery_reliable import QueueFull, StoreUnavailable
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Busy, Job
+from celery_reliable.testing import servers
 from tests.integration.apps.jobs import LEASE, QUICK, client
 from tests.integration.apps.stage import Entry, Stage
 from tests.waiting import wait_until
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
+HASTY = "tests.integration.apps.hasty"
+OTHER_POOLS = ("threads", "gevent", "eventlet", "solo")
 DEADLINE = 30.0  # a message whose claim cannot be asked for waits up to 15 s
 
 
@@ -161,6 +164,66 @@ def test_an_outage_ends_nobody_s_lease(
     assert 0 < claim.expires_in <= LEASE
     assert result.get(timeout=DEADLINE) == "kept"
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
+
+
+# --- on the other pools
+
+
+@pytest.fixture(scope="module")
+def module_store() -> Iterator[RedisServer]:
+    """A Redis for the store of a module's workers, which their tests stop and start."""
+    with servers.start_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def started_without(
+    module_redis: RedisServer,
+    module_store: RedisServer,
+    module_workers: Workers,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Stage:
+    """The stage of a worker on each of the other pools, with a queue by its name; their store was away when they started."""
+    stage = dataclasses.replace(
+        Stage.on(module_redis.url, directory=tmp_path_factory.mktemp("pools"), first=3), store=module_store.url
+    )
+    module_store.stop()
+    started = [
+        module_workers.start(
+            HASTY, pool=pool, name=pool, queues=[pool], env=stage.environment(), arguments=QUICK, ready=False
+        )
+        for pool in OTHER_POOLS
+    ]
+    for worker in started:
+        worker.wait_ready()
+    return stage
+
+
+@pytest.mark.parametrize("pool", OTHER_POOLS)
+def test_outages_at_claim_and_outcome_cost_no_run_on_other_pools(
+    started_without: Stage, module_store: RedisServer, label: str, pool: str
+) -> None:
+    """The message waits in no slot until the store is back, then runs; so does the outcome, and there is one of it."""
+    stage = started_without
+    module_store.stop()
+    with Celery("bare", broker=stage.broker, backend=stage.backend, set_as_current=False) as bare:
+        result = bare.send_task("held", (label, label, "kept"), task_id=label, queue=pool)
+        wait_until(lambda: refused(stage, label, "claim"), DEADLINE, "a claim that found no store")
+        assert stage.entries(label) == []
+        module_store.start()
+        stage.wait_entries(label, 1, timeout=DEADLINE)
+        module_store.stop()
+        stage.open(label)
+        wait_until(lambda: len(refused(stage, label, "complete")) > 1, DEADLINE, "an outcome that found no store")
+        assert not result.ready()
+        module_store.start()
+
+        assert result.get(timeout=DEADLINE) == "kept"
+        bare.backend.result_consumer.subscribed_to.clear()
+    assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
+    (claim,) = stage.events("claimed", label)
+    assert [claim["attempt"], claim["delivery"]] == [1, 1]
+    assert len(stage.events("done", label)) == 1
 
 
 # --- submitting

@@ -141,6 +141,11 @@ class SqlStore(SharedVerbs):
             self._offset = known = self._measured()
         return int((time.monotonic() + known[0]) * 1e6)
 
+    def known_now(self) -> int | None:
+        """See `Store.known_now`."""
+        known = self._offset
+        return None if known is None else int((time.monotonic() + known[0]) * 1e6)
+
     def _measured(self) -> tuple[float, float]:
         before = time.monotonic()
         ((now,),) = self._step(lambda session: session.rows(self._statements.texts["read_clock"], {}))
