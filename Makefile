@@ -11,7 +11,10 @@ SHOTS   ?=
 # A server named by the environment is shared, so the tests take turns.
 PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,$(MORE_THAN_CORES))
 # Tests mostly wait for processes that they have started.
-MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
+MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 2)
+
+# The tests start hundreds of processes: with bytecode kept from one to the next each takes half the time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-django test test-browser chaos model fuzz lint types imports format docs bench peers matrix oldest package clean
@@ -26,7 +29,7 @@ demo-django: $(VENV)/.test ## Watch a Django shop: worker, beat and admin, with 
 	$(VENV)/bin/python -m example_project.webshop.demo $(ARGS)
 
 test: $(VENV)/.test ## Run the unit and integration tests against real servers
-	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(TESTS) $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
 
 test-browser: $(VENV)/.test ## Drive the pages of Django's admin in a real Chromium; SHOTS=DIR writes screenshots
 	CR_TEST_SCREENSHOTS=$(SHOTS) $(VENV)/bin/python -m pytest -n 0 tests/browser $(ARGS)

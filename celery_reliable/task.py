@@ -529,9 +529,11 @@ def _options_given(cls: type[ReliableTask]) -> dict[str, Any]:
 def _refuse_misspelled(cls: type[ReliableTask]) -> None:
     """Refuse an option that is almost one of ours: it would do nothing, in silence."""
     known = (*PER_TASK, *TASK_ONLY, *_OPTIONS_OF_AUTORETRY)
-    for name in tuple(vars(cls)):
+    # Comparing is slow, and each task has a dozen names that need none.
+    strange = [n for n in vars(cls) if not (n in known or n.startswith("_") or hasattr(ReliableTask, n))]
+    for name in strange:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if near and name not in known and not hasattr(ReliableTask, name):
+        if near:
             msg = f"task {cls.name}: {name}: no such option, did you mean {near[0]}? Rename or remove it"
             raise ConfigurationError(msg)
 

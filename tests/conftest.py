@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -19,6 +20,32 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 S = TypeVar("S")
+# Files that take longer than half a minute, the longest first: none of them is begun when all else is done.
+LONGEST = (
+    "test_every_pool",
+    "test_recovery",
+    "test_heartbeat",
+    "test_drain",
+    "test_demo",
+    "test_chaos_smoke",
+    "test_redis_store",
+    "test_intake",
+    "test_drain_outages",
+    "test_drain_signals",
+    "test_drain_stuck",
+    "test_store_outages",
+    "test_cli_dlq",
+    "test_redis_restart",
+    "test_pytest_plugin",
+    "test_docs_examples",
+    "test_retries_acting",
+    "test_beat",
+    "test_servers",
+    "test_replay_of_outcome",
+    "test_overlap",
+    "test_flow",
+    "test_demo_django",
+)
 SHARED = ("CR_TEST_REDIS_URL", "CR_TEST_RABBITMQ_URL", "CR_TEST_POSTGRES_URL")
 
 
@@ -28,6 +55,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if named and config.getoption("numprocesses", default=None):
         message = f"{' and '.join(named)} would be shared by all xdist processes; unset that or run with -n 0"
         raise pytest.UsageError(message)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # in the background of a script; what we start would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, and end with the unit tests, which fill what is left of the other processes' time."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    name = item.path.stem
+    if name in LONGEST and "integration" in item.path.parts:
+        return LONGEST.index(name)
+    return len(LONGEST) + ("unit" in item.path.parts)
 
 
 def _serve(start: Callable[[], AbstractContextManager[S]]) -> Iterator[S]:

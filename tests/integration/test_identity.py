@@ -10,6 +10,7 @@ from celery import Celery
 
 import celery_reliable
 from celery_reliable import DuplicateTask, PayloadMismatch
+from tests.integration.apps.invoices import Invoice, with_invoices
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -25,8 +26,7 @@ DEADLINE = 20.0
 @pytest.fixture(scope="module", autouse=True)
 def worker(stage: Stage, module_workers: Workers) -> Worker:
     """Two pool children, in an app whose `task_cls` makes every task reliable."""
-    env = {**stage.environment(), "CR_TASK_CLS": "1"}
-    return module_workers.start("tests.integration.apps.worker", concurrency=2, env=env)
+    return module_workers.start("tests.integration.apps.invoices", concurrency=2, env=stage.environment())
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +215,7 @@ def test_a_task_written_as_a_class_has_a_key(app: Celery, stage: Stage, label: s
 
 def test_a_task_that_takes_models_is_one_job_for_equal_models(app: Celery, stage: Stage, label: str) -> None:
     """A model and the dictionary it was made of are the same argument, defaults included."""
-    from tests.integration.apps.jobs import Invoice  # noqa: PLC0415
-
-    settle = app.tasks["settle"]
+    settle = with_invoices(app).tasks["settle"]
     results = [settle.delay(Invoice(number=7), label), settle.delay({"number": 7, "total": 1.0}, label=label)]
 
     assert [result.get(timeout=DEADLINE) for result in results] == [{"number": 7, "paid": True}] * 2
