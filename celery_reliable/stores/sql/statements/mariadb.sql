@@ -21,10 +21,13 @@ ON DUPLICATE KEY UPDATE
 
 -- name: some_promise
 -- waits_at is resent_at where made_at is above 0, and NULL elsewhere: there is no index over some rows only.
-SELECT 1 FROM celery_reliable_ledger WHERE prefix = :prefix AND waits_at <= {now} LIMIT 1
+-- An index is forced where rows are locked on the way to others, or where every relay looks each second.
+SELECT 1 FROM celery_reliable_ledger FORCE INDEX (celery_reliable_ledger_waits)
+WHERE prefix = :prefix AND waits_at <= {now} LIMIT 1
 
 -- name: due_promises
-SELECT one.task_id, one.envelope, one.made_at FROM celery_reliable_ledger AS one
+SELECT one.task_id, one.envelope, one.made_at
+FROM celery_reliable_ledger AS one FORCE INDEX (celery_reliable_ledger_waits)
 WHERE one.prefix = :prefix AND one.waits_at <= {now} AND NOT EXISTS (
     SELECT 1 FROM celery_reliable_ledger AS older
     WHERE older.prefix = one.prefix AND older.digest = one.digest AND older.made_at > 0
@@ -84,7 +87,7 @@ VALUES
      :outcome)
 
 -- name: read_record
--- No subquery: MariaDB would lock every row of the prefix. SYSDATE is read after the row is locked; the session is in UTC.
+-- No subquery: MariaDB may lock all rows of a prefix for one. SYSDATE is read after the row is locked; the session is in UTC.
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), r.state, r.task_id, r.life, r.fence, r.token,
        r.lease_until, r.freed, r.ends, r.details, r.envelope, r.outcome
 FROM (SELECT 1 AS one) AS always
@@ -105,7 +108,8 @@ STRAIGHT_JOIN celery_reliable_record AS r
 WHERE r.state = 'running' AND NOT r.freed AND r.ends > {now}
 
 -- name: ended_records
-SELECT digest FROM celery_reliable_record WHERE prefix = :prefix AND ends <= {now} ORDER BY ends LIMIT :limit {skip_locked}
+SELECT digest FROM celery_reliable_record FORCE INDEX (celery_reliable_record_ends)
+WHERE prefix = :prefix AND ends <= {now} ORDER BY ends LIMIT :limit {skip_locked}
 
 -- name: put_progress
 INSERT INTO celery_reliable_progress (prefix, digest, name, body) VALUES (:prefix, :digest, :name, :body)
