@@ -67,7 +67,7 @@ class AlchemyLink:
             connect_args=self._arguments(),
             hide_parameters=True,  # arguments and results of tasks stay out of errors
         )
-        event.listen(engine, "connect", self._prepare)
+        event.listen(engine, "connect", self._prepare, insert=True)  # before SQLAlchemy looks at the server
         return engine
 
     def _prepare(self, connection: Any, _: Any) -> None:
