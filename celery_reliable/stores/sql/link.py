@@ -129,7 +129,6 @@ def prepare_mariadb(driver: Any, *, timeout: float) -> None:
         expected = "reliable_store_url: expected MariaDB 10.6 or newer"
         raise ConfigurationError(f"{expected}, found {found}; name another server, PostgreSQL or Redis")
     settings = {
-        "tx_isolation": "'READ-COMMITTED'",
         "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",  # what is too long is refused, not cut
         "time_zone": "'+00:00'",
         "max_statement_time": timeout,
@@ -137,6 +136,7 @@ def prepare_mariadb(driver: Any, *, timeout: float) -> None:
         "idle_transaction_timeout": int(IDLE_IN_TRANSACTION),
     }
     with driver.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute("SET SESSION " + ", ".join(f"{name} = {value}" for name, value in settings.items()))
 
 
