@@ -65,7 +65,7 @@ def fill(number: int) -> None:
         cursor.execute("BEGIN")
         cursor.connection.executemany(
             "INSERT INTO celery_reliable_letter "
-            "(prefix, letter_id, number, status, body, ends, life, new_id, new_life) VALUES (?,?,?,?,?,?,?,?,?)",
+            "(prefix, letter_id, number, status, body, ends, life, new_id, new_life, label) VALUES (?,?,?,?,?,?,?,?,?,?)",
             rows,
         )
         cursor.execute("UPDATE celery_reliable_fleet SET buried = %s", [number])
@@ -86,7 +86,7 @@ def copies(number: int, *, now: float) -> Iterator[tuple[object, ...]]:
     for count in range(number):
         name = f"{count:016x}"
         mine = raw.replace(letter.id.encode(), name.encode()).replace(str(NUMBER).encode(), b"%09d" % count)
-        yield ("cr:", name, count + 1, "dead", mine, 1 << 60, 1, "", 0)
+        yield ("cr:", name, count + 1, "dead", mine, 1 << 60, 1, "", 0, letter.label)
 
 
 def measured(address: str) -> str:

@@ -1,14 +1,16 @@
-"""Measure the store in PostgreSQL, beside two queues that live in a database: ``python -m benchmarks.sql``.
+"""Measure the store in PostgreSQL and in MariaDB, beside two queues that live in a database: ``python -m benchmarks.sql``.
 
 Each rate is the median of the rounds; a round measures everything once, one after the other, on one server. A rival that is
 not installed is named as missing: ``pip install procrastinate django-q2 "psycopg[binary,pool]"``, here or in an environment of
 their own, whose interpreter ``--rivals`` names. The rivals run a job that does nothing, in the worker that they come with;
-ours are the verbs that a task of ours needs, without broker and worker.
+ours are the verbs that a task of ours needs, without broker and worker. Last, how soon the advisory lock of a killed process
+is seen to be free.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from multiprocessing.connection import Connection
 
 import sqlalchemy
 from sqlalchemy.orm import Session
@@ -26,9 +29,10 @@ from celery_reliable.contrib.sqlalchemy import metadata, outbox, transaction
 from celery_reliable.inbox import Claim, once_committed
 from celery_reliable.stores.base import Job, Run
 from celery_reliable.stores.sql import SqlStore, open_sql_store
-from celery_reliable.testing.servers import start_postgres
+from celery_reliable.testing.servers import start_mariadb, start_postgres
 
 _PROCESSES, _THREADS = 2, 4
+_KILLS = 10
 _TTL = 3600.0
 _CLAIM = {"task_id": "A", "life": 1, "token": "t", "ttl": 15.0, "max_deliveries": 5, "record_ttl": _TTL}
 
@@ -42,9 +46,11 @@ def main() -> int:
     wanted = parser.parse_args()
     rivals = {name: _is_there(wanted.rivals, name) for name in _RIVALS}
     measures = _measures(wanted.rivals, [name for name, there in rivals.items() if there])
-    with start_postgres() as server:
-        with closing(open_sql_store(server.url)) as store:
-            store.create_tables()
+    with start_postgres() as server, start_mariadb() as mariadb:
+        for url in (server.url, mariadb.url):
+            with closing(open_sql_store(url)) as store:
+                store.create_tables()
+        measures |= {f"{name}, MariaDB": partial(_elsewhere, mariadb.url, measure) for name, measure in _OURS.items()}
         for name, count in statements(server.url):
             _say(f"{name:<48} {count} statement{'s' * (count != 1)}")
         rates: dict[str, list[float]] = {}
@@ -53,8 +59,11 @@ def main() -> int:
             for name, measure in measures.items():
                 rates.setdefault(name, []).append(measure(server.url, wanted.jobs))
                 sys.stderr.write(f"  {name}: {rates[name][-1]:.0f} a second\n")
+        freed = [_freed(server.url) for _ in range(_KILLS)]
     for name, found in rates.items():
         _say(f"{name:<48} {statistics.median(found):.0f} a second ({min(found):.0f} to {max(found):.0f})")
+    found = f"{statistics.median(freed):.2f} s ({min(freed):.2f} to {max(freed):.2f}) after the kill, {_KILLS} times"
+    _say(f"{'advisory lock of a killed process, seen as free':<48} {found}")
     for rival in (name for name, there in rivals.items() if not there):
         _say(f"{rival:<48} is not installed, and was not measured")
     return 0
@@ -70,12 +79,7 @@ def _is_there(python: str, module: str) -> bool:
 
 
 def _measures(python: str, rivals: list[str]) -> dict[str, Callable[[str, int], float]]:
-    ours = {
-        "store: claim": partial(_ours, "claims"),
-        "store: claim and complete": partial(_ours, "lives"),
-        "store: submit, claim and complete": partial(_ours, "whole"),
-    }
-    return {**ours, **{f"{name}: jobs": partial(_rival, python, name) for name in rivals}}
+    return {**_OURS, **{f"{name}: jobs": partial(_rival, python, name) for name in rivals}}
 
 
 # --- ours
@@ -88,6 +92,39 @@ def _ours(what: str, url: str, jobs: int) -> float:
         begun = time.perf_counter()
         list(pool.map(_work, [what] * _PROCESSES, [url] * _PROCESSES, [share] * _PROCESSES))
         return share * _PROCESSES / (time.perf_counter() - begun)
+
+
+_OURS = {
+    "store: claim": partial(_ours, "claims"),
+    "store: claim and complete": partial(_ours, "lives"),
+    "store: submit, claim and complete": partial(_ours, "whole"),
+}
+
+
+def _elsewhere(url: str, measure: Callable[[str, int], float], _: str, jobs: int) -> float:
+    return measure(url, jobs)
+
+
+def _freed(url: str) -> float:
+    """Return the seconds from the kill of a process until another one is told that it is gone."""
+    mine, its = multiprocessing.Pipe()
+    holder = multiprocessing.Process(target=_hold, args=(url, its))
+    holder.start()
+    sign = mine.recv()
+    with closing(open_sql_store(url)) as store:
+        if store.lives.is_gone(sign):
+            raise RuntimeError("the lock of a process that lives was seen as free")
+        holder.kill()
+        begun = time.perf_counter()
+        while not store.lives.is_gone(sign):
+            time.sleep(0.01)
+        return time.perf_counter() - begun
+
+
+def _hold(url: str, pipe: Connection) -> None:
+    with closing(open_sql_store(url)) as store:
+        pipe.send(store.lives.sign())
+        pipe.recv()
 
 
 def _work(what: str, url: str, jobs: int) -> None:

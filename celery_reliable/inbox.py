@@ -32,6 +32,7 @@ DELETE FROM celery_reliable_inbox WHERE prefix = :prefix AND digest IN (
 )
 """
 _NOTHING = b"null"
+_KINDS = ("postgresql", "sqlite")
 
 
 class Database(Protocol):
@@ -175,7 +176,7 @@ def _encoded(result: Any) -> bytes:
 def _words(database: Database, statement: str) -> str:
     from celery_reliable.stores.sql.statements import DIALECTS, spoken  # noqa: PLC0415  # for tasks that have an inbox
 
-    if database.kind not in DIALECTS:
-        found = f"inbox: expected a database on {' or '.join(DIALECTS)}, found {database.kind}"
+    if database.kind not in _KINDS:
+        found = f"inbox: expected a database on {' or '.join(_KINDS)}, found {database.kind}"
         raise ConfigurationError(f"{found}; keep the effect of this task in one of these, or send its key with it")
     return spoken(statement, DIALECTS[database.kind])

@@ -46,7 +46,7 @@ LONGEST = (
     "test_flow",
     "test_demo_django",
 )
-SHARED = ("CR_TEST_REDIS_URL", "CR_TEST_RABBITMQ_URL", "CR_TEST_POSTGRES_URL")
+SHARED = ("CR_TEST_REDIS_URL", "CR_TEST_RABBITMQ_URL", "CR_TEST_POSTGRES_URL", "CR_TEST_MARIADB_URL")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -120,6 +120,13 @@ def rabbitmq_server() -> Iterator[servers.Server | servers.ExternalServer]:
 def postgres_server() -> Iterator[servers.Server | servers.ExternalServer]:
     """A PostgreSQL for all tests of this process. Tests use schemas of their own."""
     with servers.use_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[servers.Server | servers.ExternalServer]:
+    """A MariaDB for all tests of this process. Tests use prefixes of their own."""
+    with servers.use_mariadb() as server:
         yield server
 
 

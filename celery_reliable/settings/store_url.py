@@ -14,11 +14,17 @@ STORE_SCHEMES = (
     "redis+cluster",
     "rediss+cluster",
     "postgresql",
+    "mariadb",
     "sqlite",
     "django",
     "memory",
 )
-_DRIVERS = ("postgresql+psycopg", "postgresql+psycopg2")  # as SQLAlchemy spells them
+_DRIVERS = (
+    "postgresql+psycopg",
+    "postgresql+psycopg2",
+    "mariadb+pymysql",
+    "mysql+pymysql",
+)  # as SQLAlchemy spells them
 SCHEMES = " ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
 STORE_URL = "|".join(rf"{re.escape(scheme)}://.*" for scheme in (*STORE_SCHEMES, *_DRIVERS))
 

@@ -15,8 +15,17 @@ __all__ = ["lives_of", "open_store"]
 
 _REDIS = ("redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster")
 _MEMORY = "memory"
-_SQL = ("postgresql", "postgresql+psycopg", "postgresql+psycopg2", "sqlite", "django")
-_KNOWN = (*_REDIS, "postgresql", "sqlite", "django", _MEMORY)
+_SQL = (
+    "postgresql",
+    "postgresql+psycopg",
+    "postgresql+psycopg2",
+    "mariadb",
+    "mariadb+pymysql",
+    "mysql+pymysql",
+    "sqlite",
+    "django",
+)
+_KNOWN = (*_REDIS, "postgresql", "mariadb", "sqlite", "django", _MEMORY)
 
 
 def open_store(url: str, *, key_prefix: str = "cr:", **options: Any) -> Store:

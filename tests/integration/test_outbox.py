@@ -53,7 +53,8 @@ DEADLINE = 30.0
 
 def engine_of(url: str) -> Engine:
     """Return an engine with the driver that we install."""
-    return sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+    with_driver = url.replace("postgresql://", "postgresql+psycopg://", 1).replace("mariadb://", "mysql+pymysql://", 1)
+    return sqlalchemy.create_engine(with_driver)
 
 
 def with_tables(url: str) -> str:
@@ -97,12 +98,14 @@ def quietly(stage: Stage, **changes: Any) -> Stage:
     return replace(stage, conf=conf, **changes)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 def place(request: pytest.FixtureRequest, stage: Stage, tmp_path: Path) -> Iterator[tuple[Celery, Engine]]:
     """An app without workers, and the engine of its callers, on each database in turn."""
     url = stage.store or ""
     if request.param == "sqlite":
         url = with_tables(f"sqlite:///{tmp_path}/shop.db")
+    elif request.param == "mariadb":
+        url = with_tables(request.getfixturevalue("mariadb_server").url)
     quiet, engine = quietly(stage, store=url), engine_of(url)
     with client(quiet) as app:
         yield app, engine

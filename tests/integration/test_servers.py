@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import psycopg
 import pytest
 import redis
+import sqlalchemy
 from kombu import Connection
 
 from celery_reliable.testing import servers
@@ -189,6 +190,20 @@ def test_a_killed_postgres_starts_again_with_its_data() -> None:
         server.restart()
         with psycopg.connect(server.url) as connection:
             assert connection.execute("SELECT answer FROM survivors").fetchone() == (42,)
+
+
+def test_a_killed_mariadb_starts_again_with_its_data() -> None:
+    """A committed row survives SIGKILL of the server."""
+    with servers.start_mariadb() as server:
+        engine = sqlalchemy.create_engine(server.url.replace("mariadb://", "mariadb+pymysql://", 1))
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE survivors AS SELECT 42 AS answer")
+        engine.dispose()
+        server.kill()
+        server.restart()
+        with engine.begin() as connection:
+            assert connection.exec_driver_sql("SELECT answer FROM survivors").all() == [(42,)]
+        engine.dispose()
 
 
 def test_a_frozen_postgres_answers_nothing_until_it_is_thawed(postgres_server: servers.Server) -> None:

@@ -8,7 +8,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,20 +19,28 @@ from sqlalchemy import event
 
 from celery_reliable.errors import ConfigurationError, StoreError, StoreUnavailable
 from celery_reliable.stores import open_store
-from celery_reliable.stores.base import Busy, ClaimAnswer, Done, Job, New, Run, Settled
+from celery_reliable.stores.base import Busy, Done, Job, New, Run, Settled
 from celery_reliable.stores.sql import SqlStore, ddl, open_sql_store
 from celery_reliable.stores.sql.link import IDLE_IN_TRANSACTION
 from celery_reliable.testing import servers
-from tests.store_contract import LONG, expect, kinds, together
+from tests.integration.claims import (
+    KEYS,
+    claim,
+    complete,
+    declared,
+    expect_at_most_one_run_a_key_through_a_crash,
+    expect_one_run_a_key,
+    expect_sound_counts_after_crossing,
+    in_thread,
+    submit,
+)
+from tests.store_contract import LONG, expect
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 pytestmark = pytest.mark.integration
-
-CLAIMERS = 50
-KEYS = 20
 
 
 def url_of(module_postgres: servers.Server | servers.ExternalServer) -> str:
@@ -72,28 +79,6 @@ def someone(module_postgres: servers.Server) -> Iterator[Connection]:
     engine.dispose()
 
 
-def submit(store: Any, job: Job, task_id: str = "A", **changes: Any) -> Any:
-    """Submit a declared job."""
-    return store.submit(job, **{"task_id": task_id, "ttl": LONG, **changes})
-
-
-def claim(store: Any, job: Job, *, token: str = "token", **changes: Any) -> ClaimAnswer:
-    """Claim it."""
-    given = {"task_id": "A", "life": 1, "ttl": LONG, "max_deliveries": 5, "record_ttl": LONG}
-    answer: ClaimAnswer = store.claim(job, **{**given, "token": token, **changes})
-    return answer
-
-
-def complete(store: Any, job: Job, run: Run, *, token: str = "token") -> Any:
-    """Complete it."""
-    return store.complete(job, task_id="A", fence=run.fence, token=token, outcome=b"out", marker_ttl=LONG)
-
-
-def declared(name: str = "order:1") -> Job:
-    """Return the job of a declared key."""
-    return Job(name, "declared")
-
-
 # --- many at once
 
 
@@ -101,42 +86,12 @@ def test_fifty_claimers_on_connections_of_their_own_give_one_run_a_key(
     module_postgres: servers.Server, prefix: str
 ) -> None:
     """Keys that were submitted, and keys without a row, where only the unique index can decide."""
-    stores = [open_sql_store(module_postgres.url, key_prefix=prefix, timeout=20.0) for _ in range(10)]
-    jobs = [declared(f"order:{number}") for number in range(KEYS)]
-    for job in jobs[::2]:
-        submit(stores[0], job)
-
-    def claim_all(number: int) -> list[ClaimAnswer]:
-        return [claim(stores[number % len(stores)], job, token=f"token {number}") for job in jobs]
-
-    answers = together(CLAIMERS, claim_all)
-    for store in stores:
-        store.close()
-    for of_one_key in zip(*answers, strict=True):
-        assert len(kinds(of_one_key, Run)) == 1
-        assert len(kinds(of_one_key, Busy)) == CLAIMERS - 1
+    expect_one_run_a_key(module_postgres.url, prefix)
 
 
 def test_buries_and_replays_that_cross_do_not_stop_each_other(store: SqlStore) -> None:
     """Keys, letters and counts are locked in one order, whoever begins."""
-
-    def live_and_die(number: int) -> None:
-        job = declared(f"order:{number % 4}")
-        for turn in range(5):
-            task_id = f"{number}:{turn}"
-            answer = submit(store, job, task_id, envelope=b"call")
-            life = answer.life
-            found = claim(store, job, token=task_id, task_id=task_id, life=life)
-            if isinstance(found, Run):
-                facts: dict[str, Any] = {"letter_id": task_id, "letter": b"letter", "letter_ttl": LONG, "letter_max": 3}
-                store.bury(job, task_id=task_id, fence=found.fence, token=task_id, **facts)
-                replayed: dict[str, Any] = {"envelope": b"again", "body": b"body", "fingerprint": "", "ttl": LONG}
-                store.replay(task_id, job, task_id=f"{task_id}:again", **replayed)
-
-    together(8, live_and_die)
-    counts = store.letter_counts()
-    assert counts["kept"] == len(store.letters().letters) <= 3
-    assert counts["buried"] == counts["kept"] + counts["trimmed"]
+    expect_sound_counts_after_crossing(store)
 
 
 def test_a_deadlock_is_answered_by_beginning_again(store: SqlStore, someone: Connection, prefix: str) -> None:
@@ -177,41 +132,7 @@ def test_fifty_claimers_through_a_crash_of_the_server_give_at_most_one_run_a_key
     module_postgres: servers.Server, prefix: str
 ) -> None:
     """Each asks until it is answered. A claim whose answer was cut off is nobody's until its lease ends: never two."""
-    module_postgres.start()
-    stores = [open_sql_store(module_postgres.url, key_prefix=prefix, timeout=5.0) for _ in range(10)]
-    jobs = [declared(f"order:{number}") for number in range(KEYS)]
-
-    def claim_all(number: int) -> list[ClaimAnswer]:
-        return [_insist(stores[number % len(stores)], job, token=f"token {number}") for job in jobs]
-
-    with in_thread(lambda: together(CLAIMERS, claim_all)) as claiming:
-        wait_until(lambda: stores[0].inspect(jobs[0]).get("state") == "running", LONG, "the first claim")
-        module_postgres.kill()
-        module_postgres.start()
-        answers = claiming.result(timeout=LONG)
-    for store in stores:
-        store.close()
-    runs = [len(kinds(of_one_key, Run)) for of_one_key in zip(*answers, strict=True)]
-    assert max(runs) == 1
-    assert sum(runs) >= KEYS // 2
-    assert all(isinstance(answer, Run | Busy) for answer in chain(*answers))
-
-
-def _insist(store: SqlStore, job: Job, *, token: str) -> ClaimAnswer:
-    deadline = time.monotonic() + LONG
-    while True:
-        try:
-            return claim(store, job, token=token)
-        except StoreUnavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def in_thread(call: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Do something meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(call)
+    expect_at_most_one_run_a_key_through_a_crash(module_postgres, prefix)
 
 
 def waiting_for_a_lock(connection: Connection) -> bool:

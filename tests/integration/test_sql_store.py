@@ -1,4 +1,4 @@
-"""Run the store contract on real databases: PostgreSQL and SQLite."""
+"""Run the store contract on real databases: PostgreSQL, MariaDB and SQLite."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def postgres(postgres_server: servers.Server | servers.ExternalServer) -> Iterat
 
 
 @pytest.fixture(scope="module")
+def mariadb(mariadb_server: servers.Server | servers.ExternalServer) -> Iterator[SqlStore]:
+    """Tables in MariaDB, and connections for all tests."""
+    with contextlib.closing(open_sql_store(mariadb_server.url)) as store:
+        store.create_tables()
+        yield store
+
+
+@pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
     """Tables in a file."""
     with contextlib.closing(open_sql_store(f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/store.db")) as store:
@@ -53,6 +61,15 @@ class TestPostgresStore(StoreContract):
     def harness(self, postgres: SqlStore) -> StoreUnderTest:
         """A store on the shared PostgreSQL."""
         return under_test(postgres)
+
+
+class TestMariadbStore(StoreContract):
+    """The contract on MariaDB."""
+
+    @pytest.fixture
+    def harness(self, mariadb: SqlStore) -> StoreUnderTest:
+        """A store on the shared MariaDB."""
+        return under_test(mariadb)
 
 
 class TestSqliteStore(StoreContract):

@@ -1,7 +1,8 @@
-"""A real worker whose store is PostgreSQL and whose broker is Redis."""
+"""A real worker whose store is a database and whose broker is Redis."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import pytest
 from celery_reliable.app_letters import letters_of
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
+from celery_reliable.stores.sql import open_sql_store
 from celery_reliable.testing import servers
-from tests.integration.apps.jobs import QUICK, letter
+from tests.integration.apps.jobs import QUICK, client, letter
 from tests.integration.apps.stage import Stage
 from tests.waiting import wait_until
 
@@ -109,3 +111,22 @@ def test_an_outcome_waits_for_a_database_that_restarts(
     assert result.get(timeout=DEADLINE) == "kept"
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
     assert len(stage.events("done", label)) == 1
+
+
+def test_a_worker_on_mariadb_runs_a_lost_job_again_and_a_done_one_never(
+    stage: Stage, mariadb_server: servers.Server | servers.ExternalServer, workers: Workers, label: str
+) -> None:
+    """Its parent frees the lease of a killed child there; a second submission of a key gets the first one's result."""
+    with contextlib.closing(open_sql_store(mariadb_server.url)) as store:
+        store.create_tables()
+    elsewhere = dataclasses.replace(stage, store=mariadb_server.url)
+    queue = f"q-{label}"
+    workers.start(APP, concurrency=2, env=elsewhere.environment(), queues=[queue], arguments=QUICK)
+    with client(elsewhere) as app:
+        lost = app.tasks["suicidal"].apply_async((label, 1), task_id=label, queue=queue)
+        first = app.tasks["order"].apply_async((label, f"{label}-order"), queue=queue)
+        assert lost.get(timeout=DEADLINE) == 1
+        assert first.get(timeout=DEADLINE) == f"{label}-order:1"
+        assert app.tasks["order"].apply_async((label, f"{label}-order"), queue=queue).id == first.id
+        wait_until(lambda: list(runtime_of(app).store.ledger()) == [], DEADLINE, "an empty ledger")
+    assert [(event["attempt"], event["delivery"]) for event in stage.events("claimed", label)] == [(1, 1), (1, 2)]

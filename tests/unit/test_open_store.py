@@ -43,6 +43,8 @@ def test_redis_urls_open_a_redis_store_without_connecting(url: str) -> None:
     [
         "postgresql://127.0.0.1:1/none",
         "postgresql+psycopg://127.0.0.1:1/none",
+        "mariadb://127.0.0.1:1/none",
+        "mysql+pymysql://127.0.0.1:1/none",
         "sqlite:////nowhere/store.db",
         "django://default",
     ],
@@ -60,7 +62,7 @@ def test_unknown_scheme_names_setting_found_and_known_schemes() -> None:
     assert "reliable_store_url" in text
     assert "reddis://127.0.0.1/0" in text
     assert (
-        "redis:// rediss:// unix:// sentinel:// redis+cluster:// rediss+cluster:// postgresql:// sqlite:// django:// memory://"
+        "redis:// rediss:// unix:// sentinel:// redis+cluster:// rediss+cluster:// postgresql:// mariadb:// sqlite:// django:// memory://"
         in text
     )
 

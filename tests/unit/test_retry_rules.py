@@ -231,7 +231,7 @@ def test_mail_server_says_whether_to_come_back(exc: Exception, action: str) -> N
 
 # --- the table itself
 
-NOT_IN_THE_TEST_EXTRA = {"MySQLdb", "asyncpg", "mysql", "psycopg2", "pymysql", "stripe"}
+NOT_IN_THE_TEST_EXTRA = {"MySQLdb", "asyncpg", "mysql", "psycopg2", "stripe"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

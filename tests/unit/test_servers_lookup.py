@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_reliable.testing.servers import ExternalServer, ServerUnavailable, use_postgres, use_rabbitmq, use_redis
+from celery_reliable.testing.servers import (
+    ExternalServer,
+    ServerUnavailable,
+    use_mariadb,
+    use_postgres,
+    use_rabbitmq,
+    use_redis,
+)
 from celery_reliable.testing.servers.binaries import Binary, Lookup, Wanted, locate
 from celery_reliable.testing.servers.debian import release
 
@@ -177,6 +184,7 @@ def test_the_cache_lies_in_the_users_cache_folder(tmp_path: Path) -> None:
         (use_redis, "CR_TEST_REDIS_URL"),
         (use_rabbitmq, "CR_TEST_RABBITMQ_URL"),
         (use_postgres, "CR_TEST_POSTGRES_URL"),
+        (use_mariadb, "CR_TEST_MARIADB_URL"),
     ],
 )
 def test_a_server_named_by_the_environment_comes_before_everything(use: object, setting: str) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 
+_KINDS = {"mysql": "mariadb"}  # the URL of a MariaDB may begin with either
+
+
 class Database:
     """See `celery_reliable.inbox.Database`."""
 
@@ -27,7 +30,7 @@ class Database:
         """Take what the caller works with."""
         self.session = session
         engine = _bind(session)
-        self.kind = str(engine.dialect.name)
+        self.kind = _KINDS.get(engine.dialect.name, engine.dialect.name)
         self.place = engine.engine
         self.name = str(self.place.url)  # without the password
 

@@ -8,7 +8,7 @@ __all__ = ["SqlStore", "open_sql_store"]
 
 
 def open_sql_store(url: str, *, key_prefix: str = "cr:", timeout: float = 5.0) -> SqlStore:
-    """Return the store that ``postgresql://``, ``sqlite:///PATH`` or ``django://ALIAS`` names; nothing connects yet."""
+    """Return the store that ``postgresql://``, ``mariadb://``, ``sqlite:///PATH`` or ``django://ALIAS`` names; nothing connects yet."""
     if url.startswith("django://"):
         from celery_reliable.stores.sql.django import DjangoLink  # noqa: PLC0415  # needs Django, and only this does
 

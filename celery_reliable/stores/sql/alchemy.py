@@ -10,12 +10,21 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from celery_reliable.errors import ConfigurationError
-from celery_reliable.stores.sql.errors import is_away
-from celery_reliable.stores.sql.link import Lone, Row, Values, bound_waits, postgres_arguments, style
+from celery_reliable.stores.sql.errors import is_away, is_duplicate
+from celery_reliable.stores.sql.link import (
+    Lone,
+    Row,
+    Values,
+    bound_waits,
+    mariadb_arguments,
+    postgres_arguments,
+    prepare_mariadb,
+    style,
+)
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
 
 _KEPT = 5  # connections kept open between steps
@@ -58,19 +67,22 @@ class AlchemyLink:
             connect_args=self._arguments(),
             hide_parameters=True,  # arguments and results of tasks stay out of errors
         )
-        event.listen(engine, "connect", self._prepare)
+        event.listen(engine, "connect", self._prepare, insert=True)  # before SQLAlchemy looks at the server
         return engine
 
     def _prepare(self, connection: Any, _: Any) -> None:
         if self.dialect.name == "sqlite":
             _prepare_sqlite(connection)
+        elif self.dialect.name == "mariadb":
+            prepare_mariadb(connection, timeout=self._timeout)
         else:
             bound_waits(connection, timeout=self._timeout)
 
     def _arguments(self) -> dict[str, Any]:
         if self.dialect.name == "sqlite":
             return {"timeout": self._timeout, "check_same_thread": False}
-        return {name: value for name, value in postgres_arguments(self._timeout).items() if name not in self._url.query}
+        bounds = mariadb_arguments if self.dialect.name == "mariadb" else postgres_arguments
+        return {name: value for name, value in bounds(self._timeout).items() if name not in self._url.query}
 
     @contextmanager
     def session(self) -> Iterator[AlchemySession]:
@@ -122,7 +134,12 @@ class AlchemySession:
 
     def change(self, statement: str, values: Values) -> int:
         """See `Session.change`."""
-        return self._connection.exec_driver_sql(self._spoken(statement), dict(values)).rowcount
+        try:
+            return self._connection.exec_driver_sql(self._spoken(statement), dict(values)).rowcount
+        except IntegrityError as exc:
+            if is_duplicate(exc):
+                return 0
+            raise
 
     def run(self, statement: str) -> None:
         """See `Session.run`."""
@@ -137,6 +154,8 @@ def _checked(url: str) -> URL:
         raise ConfigurationError(f"{found}, which no other process can see; name a file, or use memory:// in tests")
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() in ("mysql", "mariadb"):
+        return parsed.set(drivername="mariadb+pymysql").update_query_dict({"charset": "utf8mb4"})
     return parsed
 
 

@@ -23,6 +23,7 @@ from celery_reliable.stores.sql.errors import is_away
 from celery_reliable.stores.sql.link import Lone, Row, Values, bound_waits, percent, postgres_arguments
 from celery_reliable.stores.sql.statements import DIALECTS, Dialect
 
+VENDORS = ("postgresql", "sqlite")  # as Django calls them
 _KEPT = 20  # idle connections kept open at most
 
 
@@ -46,9 +47,10 @@ class DjangoLink:
     def dialect(self) -> Dialect:
         """Return the kind of server that the alias names."""
         vendor = self._new().vendor
-        if vendor not in DIALECTS:
-            found = f"reliable_store_url: expected an alias on {' or '.join(DIALECTS)}, found {vendor}"
-            raise ConfigurationError(f"{found} under {self._alias!r} in DATABASES; name another alias or use Redis")
+        if vendor not in VENDORS:
+            found = f"reliable_store_url: expected an alias on {' or '.join(VENDORS)}, found {vendor}"
+            remedy = "name another alias, or mariadb+pymysql://USER@HOST/DATABASE for MariaDB, or use Redis"
+            raise ConfigurationError(f"{found} under {self._alias!r} in DATABASES; {remedy}")
         return DIALECTS[vendor]
 
     @contextmanager
@@ -162,7 +164,7 @@ def _bounded(connection: Any, *, timeout: float) -> Mapping[str, Any]:
     """Return the connection's settings with bounds on its waits; the project's own options win."""
     settings = connection.settings_dict
     bounds = {"timeout": timeout} if connection.vendor == "sqlite" else postgres_arguments(timeout)
-    options = {**(bounds if connection.vendor in DIALECTS else {}), **settings["OPTIONS"]}
+    options = {**(bounds if connection.vendor in VENDORS else {}), **settings["OPTIONS"]}
     options.pop("pool", None)  # a pool of Django's would be another one beside ours
     return {**settings, "OPTIONS": options, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False}
 

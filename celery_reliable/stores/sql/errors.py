@@ -1,6 +1,6 @@
 """Say what a driver's error means: do it again, the server is away, it is full, or it refused.
 
-Told by SQLSTATE on PostgreSQL (psycopg, psycopg2) and by SQLite's own words; whether SQLAlchemy or Django stand between
+Told by SQLSTATE on PostgreSQL (psycopg, psycopg2), by number on MariaDB (PyMySQL), and by SQLite's own words; whether SQLAlchemy or Django stand between
 changes nothing.
 """
 
@@ -14,6 +14,26 @@ _AGAIN = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock no
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
 _AWAY_CLASSES = ("08", "57P", "25P")  # connection exception, operator intervention, idle session ended
 _AWAY = ("53300", "57014", "25006")  # too many connections, statement timeout, read-only after a fail-over
+_DUPLICATE = 1062
+# The SQLSTATE that PostgreSQL would give it. MariaDB's own does for few of them, and its drivers keep that to themselves.
+_NUMBERS = {
+    1020: "40001",  # record has changed since last read
+    1213: "40P01",  # deadlock
+    1205: "55P03",  # lock wait timeout
+    1412: "40001",  # table definition has changed
+    1146: "42P01",  # no such table
+    1054: "42703",  # unknown column
+    1406: "22001",  # data too long
+    **dict.fromkeys((1021, 1114), "53100"),  # disk full, table full
+    **dict.fromkeys((1037, 1038, 1041), "53200"),  # out of memory
+    **dict.fromkeys((1044, 1045, 1142, 1143, 1227, 1698), "28000"),  # access denied
+    1049: "3D000",  # unknown database
+    **dict.fromkeys((1040, 1203, 1226), "53300"),  # too many connections
+    **dict.fromkeys((1317, 1969, 3024), "57014"),  # interrupted, statement time exceeded
+    **dict.fromkeys((1290, 1792, 1836), "25006"),  # read-only
+    **dict.fromkeys((1053, 1079, 1927, 1928), "57P01"),  # shutdown, killed
+    **dict.fromkeys((1152, 1158, 1159, 1160, 1161, 1184, 2002, 2003, 2006, 2013, 2055), "08006"),  # connection
+}
 _LOST = ("OperationalError", "InterfaceError", "TimeoutError")  # of every driver, where the server gave no SQLSTATE
 
 
@@ -35,6 +55,7 @@ _MEANINGS = (
         "the tables are those of another version of celery_reliable: {tables}",
     ),
     _Meaning(("22001",), (), "a task id or name is longer than the 255 characters of its column: shorten it"),
+    _Meaning(("1153",), (), "raise max_allowed_packet of the server above the largest payload or outcome"),
     _Meaning(("53100", "53200"), ("disk is full",), "make room on the disk of the database server", error=StoreFull),
     _Meaning(
         ("28000", "28P01", "3D000", "42501"),
@@ -96,10 +117,23 @@ def is_read_only(exc: BaseException) -> bool:
     return sqlstate(exc) == "25006" or "readonly database" in str(_driver_error(exc))
 
 
+def is_duplicate(exc: BaseException) -> bool:
+    """Say whether MariaDB refused a row that is there. The transaction goes on."""
+    return _number(_driver_error(exc)) == _DUPLICATE
+
+
 def sqlstate(exc: BaseException) -> str:
-    """Return the five characters that PostgreSQL gives an error, "" where there are none."""
+    """Return the five characters that PostgreSQL gives an error, or would give MariaDB's; "" where there are none."""
     driver = _driver_error(exc)
+    if number := _number(driver):
+        return _NUMBERS.get(number, str(number))
     return getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None) or ""
+
+
+def _number(driver: BaseException) -> int:
+    """Return the number that MariaDB gives an error, 0 for other drivers."""
+    known = type(driver).__module__.partition(".")[0] == "pymysql" and driver.args
+    return driver.args[0] if known and isinstance(driver.args[0], int) else 0
 
 
 def _driver_error(exc: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, Protocol
 
+from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.outbox import Transaction
 from celery_reliable.stores.sql.statements import Dialect
 
@@ -18,6 +19,7 @@ Values = Mapping[str, Any]
 
 # A process that is frozen between two statements must not keep the others from its rows.
 IDLE_IN_TRANSACTION = 10.0
+_OLDEST_MARIADB = (10, 6)  # the first that has SKIP LOCKED
 
 
 class Session(Protocol):
@@ -31,7 +33,7 @@ class Session(Protocol):
         ...
 
     def change(self, statement: str, values: Values) -> int:
-        """Run a statement; return how many rows it changed."""
+        """Run a statement; return how many rows it changed, 0 for a row that is there where the dialect's INSERT only fails."""
         ...
 
     def run(self, statement: str) -> None:
@@ -109,6 +111,33 @@ def postgres_arguments(timeout: float) -> dict[str, Any]:
         "tcp_user_timeout": int(timeout * 1000),
         "application_name": "celery_reliable",
     }
+
+
+def mariadb_arguments(timeout: float) -> dict[str, Any]:
+    """Return PyMySQL's arguments that bound every wait; a second later than the server, so that its word comes first."""
+    return {"connect_timeout": max(int(timeout), 1), "read_timeout": timeout + 1.0, "write_timeout": timeout + 1.0}
+
+
+def prepare_mariadb(driver: Any, *, timeout: float) -> None:
+    """Say what the store expects of a session, whatever the server's own defaults are.
+
+    Raises `ConfigurationError` for a MariaDB without SKIP LOCKED, and for a MySQL.
+    """
+    found = str(driver.get_server_info())
+    version = re.search(r"(\d+)\.(\d+)\.\d+-MariaDB", found)
+    if version is None or (int(version[1]), int(version[2])) < _OLDEST_MARIADB:
+        expected = "reliable_store_url: expected MariaDB 10.6 or newer"
+        raise ConfigurationError(f"{expected}, found {found}; name another server, PostgreSQL or Redis")
+    settings = {
+        "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",  # what is too long is refused, not cut
+        "time_zone": "'+00:00'",
+        "max_statement_time": timeout,
+        "innodb_lock_wait_timeout": max(int(timeout), 1),
+        "idle_transaction_timeout": int(IDLE_IN_TRANSACTION),
+    }
+    with driver.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute("SET SESSION " + ", ".join(f"{name} = {value}" for name, value in settings.items()))
 
 
 def bound_waits(driver: Any, *, timeout: float) -> None:

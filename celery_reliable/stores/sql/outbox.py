@@ -14,15 +14,16 @@ from celery_reliable.stores.sql.errors import is_broken, is_read_only, translate
 from celery_reliable.stores.sql.link import Link, Session
 from celery_reliable.stores.sql.rows import microseconds
 from celery_reliable.stores.sql.statements import Statements
-from celery_reliable.stores.sql.tables import filled
+from celery_reliable.stores.sql.tables import changed_rows, filled
 
 _OWN_TIME = 1.0  # seconds in which the process that committed publishes it, before a relay takes it
 # Of one server's life, the same through every address and pool; a restart between two answers is asked for again.
 _WHICH = {
     "postgresql": (
         "SELECT current_database(), (SELECT CAST(oid AS bigint) FROM pg_database WHERE datname = current_database()), "
-        "CAST(pg_postmaster_start_time() AS text)"
+        "'started at ' || CAST(pg_postmaster_start_time() AS text)"
     ),
+    "mariadb": "SELECT DATABASE(), @@datadir, concat('on ', @@hostname, ':', @@port)",
     "sqlite": "SELECT file FROM pragma_database_list WHERE name = 'main'",
 }
 
@@ -144,9 +145,9 @@ class SqlOutbox:
 
     def _delayed(self, session: Session, promises: Sequence[Promise], *, delay: float, failed: bool) -> int:
         lists = {"task_ids": [one.task_id for one in promises]}
-        statement, listed = filled(self._text("put_off_promises"), lists)
         values = {"prefix": self._prefix, "delay": microseconds(delay), "failed": int(failed)}
-        return max((times for (times,) in session.rows(statement, {**values, **listed})), default=0)
+        found = changed_rows(session, self._statements().texts, "put_off_promises", lists, values)
+        return max((times for (times,) in found), default=0)
 
     def _text(self, name: str) -> str:
         return self._statements().texts[name]
@@ -156,5 +157,5 @@ def _place(rows: list[Any]) -> str:
     """Return what names a database, for comparing and for people."""
     found = [str(part) for part in rows[0]]
     if len(found) > 1:
-        return f"{found[0]} ({found[1]}) of the server started at {found[2]}"
+        return f"{found[0]} ({found[1]}) of the server {found[2]}"
     return str(Path(found[0]).resolve()) if found[0] else "a database in memory"

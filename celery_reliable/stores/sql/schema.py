@@ -1,15 +1,20 @@
 """The tables of the SQL store, as SQLAlchemy metadata: for ``celery -A proj reliable schema`` and for Alembic.
 
 Times are microseconds of the server's clock. Every table begins with ``prefix`` (``reliable_key_prefix``), so that
-projects may share a database. In Alembic's ``env.py``: ``target_metadata = [Base.metadata, schema.metadata]``.
+projects may share a database. In Alembic's ``env.py``: ``target_metadata = [Base.metadata, schema.metadata]``, on MariaDB
+``schema.mariadb_metadata``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Computed,
     Index,
     Integer,
     LargeBinary,
@@ -19,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -140,6 +146,39 @@ fleet = Table(
     comment="When the fleet was last heard, and counts of dead letters.",
 )
 
+
+def _for_mariadb(tables: MetaData) -> MetaData:
+    """Return the tables in types that compare every character, and hold what the other servers' hold.
+
+    There is no index over some rows only: a column that is NULL in the others stands for it.
+    """
+    made = MetaData()
+    for table in tables.sorted_tables:
+        copy = table.to_metadata(made)
+        copy.comment = None
+        for name in ("mysql", "mariadb"):
+            copy.dialect_kwargs.update({f"{name}_engine": "InnoDB", f"{name}_row_format": "DYNAMIC"})
+        for column in copy.columns:
+            column.type = _MARIADB_TYPES[type(column.type)](column.type)
+    waiting = made.tables[ledger.name]
+    waits_at = Column("waits_at", BigInteger, Computed("CASE WHEN made_at > 0 THEN resent_at END", persisted=True))
+    waiting.append_column(waits_at)
+    waiting.indexes.remove(next(index for index in waiting.indexes if index.name == "celery_reliable_ledger_waits"))
+    Index("celery_reliable_ledger_waits", waiting.c.prefix, waits_at, waiting.c.made_at)
+    return made
+
+
+_EXACT = {"charset": "utf8mb4", "collation": "utf8mb4_nopad_bin"}
+_MARIADB_TYPES: Mapping[type[Any], Callable[[Any], Any]] = {
+    String: lambda text: mysql.VARCHAR(text.length, **_EXACT),
+    Text: lambda _: mysql.LONGTEXT(**_EXACT),
+    LargeBinary: lambda binary: mysql.VARBINARY(binary.length) if binary.length else mysql.LONGBLOB(),
+    BigInteger: lambda same: same,
+    Integer: lambda same: same,
+    Boolean: lambda same: same,
+}
+mariadb_metadata = _for_mariadb(metadata)
+
 inbox_metadata = MetaData()
 
 inbox = Table(
@@ -156,8 +195,9 @@ inbox = Table(
 )
 
 
-def statements(dialect: str, *, of: MetaData = metadata) -> list[str]:
+def statements(dialect: str, *, of: MetaData | None = None) -> list[str]:
     """Return what makes the tables that are not there yet, in the words of a dialect."""
+    of = of or (mariadb_metadata if dialect == "mariadb" else metadata)
     words = URL.create(dialect).get_dialect()()
     made: list[CreateTable | CreateIndex] = []
     for table in of.sorted_tables:

@@ -1,4 +1,4 @@
-"""Keep the records in a database: PostgreSQL or SQLite, by URL or through Django's connection.
+"""Keep the records in a database: PostgreSQL, MariaDB or SQLite, by URL or through Django's connection.
 
 Every verb is one statement or one short transaction. The row of the key is locked while its verb decides, and never
 between verbs: no lock is held while a task runs. Of two that find no row, the unique index lets one write it; the other
@@ -33,10 +33,16 @@ _LONGEST_PAUSE = 0.25
 _TIDY_EVERY = 5.0  # seconds between two rounds of retention in one process
 _BATCHES = 10  # of one round, some 20 ms each: whoever renews must not be late; the next round goes on
 _OFFSET_AGE = 60.0  # seconds: how long a measured offset between our clock and the server's serves
+_LAST_OUTCOMES = "a crash of the server forgets the last outcomes, and their tasks run again"
 _FORGETFUL = {
-    "fsync": "a crash of the server may destroy every record; set it to on",
-    "synchronous_commit": "a crash of the server forgets the last outcomes, and their tasks run again; set it to on",
+    "postgresql": {
+        "fsync": "a crash of the server may destroy every record; set it to on",
+        "synchronous_commit": f"{_LAST_OUTCOMES}; set it to on",
+    },
+    "mariadb": {"innodb_flush_log_at_trx_commit": f"{_LAST_OUTCOMES}; set it to 1"},
 }
+_ASK = {"postgresql": "SELECT current_setting('{}')", "mariadb": "SELECT CAST(@@{} AS char)"}
+_FORGETFUL_VALUES = ("off", "0", "2")
 
 
 class SqlStore(SharedVerbs):
@@ -191,10 +197,10 @@ class SqlStore(SharedVerbs):
 
     def schema(self) -> list[str]:
         """Return the statements that make the tables which are not there yet, and note what they are."""
-        return [*ddl.statements(self._link.dialect.name), ddl.stamp()]
+        return [*ddl.statements(self._link.dialect.name), ddl.stamp(dialect=self._link.dialect.name)]
 
     def create_tables(self) -> None:
-        """Make the tables that are not there yet, all or none."""
+        """Make the tables that are not there yet, all or none; on MariaDB one by one, for each makes itself so."""
         self._insisted(self._created)
         self._expect_known_schema()
 
@@ -212,13 +218,15 @@ class SqlStore(SharedVerbs):
             raise
         except StoreError as exc:
             return [str(exc)]
-        return [f"{name} is {value}: {_FORGETFUL[name]}" for name, value in found if value == "off"]
+        return [f"{name} is {value}: {why}" for name, value, why in found if value in _FORGETFUL_VALUES]
 
-    def _settings(self, session: Session) -> list[tuple[str, str]]:
+    def _settings(self, session: Session) -> list[tuple[str, str, str]]:
         session.rows(self._statements.texts["read_fleet"], {"prefix": self._prefix})
-        if self._link.dialect.name != "postgresql":
-            return []
-        return [(name, session.rows(f"SELECT current_setting('{name}')", {})[0][0]) for name in _FORGETFUL]
+        kind = self._link.dialect.name
+        return [
+            (name, str(session.rows(_ASK[kind].format(name), {})[0][0]), why)
+            for name, why in _FORGETFUL.get(kind, {}).items()
+        ]
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -122,7 +122,11 @@ class SqlTables:
 
     def _extended(self, claims: Sequence[tuple[Job, str, float]]) -> set[bytes]:
         rows = [(job.digest, token, microseconds(ttl)) for job, token, ttl in claims]
-        return {bytes(digest) for (digest,) in self._rows("extend_records", {"rows": rows})}
+        if "extend_records_answer" in self._statements:
+            self._begin()
+        values = {"prefix": self._prefix}
+        found = changed_rows(self._session, self._statements, "extend_records", {"rows": rows}, values)
+        return {bytes(digest) for (digest,) in found}
 
     # --- the ledger
 
@@ -291,6 +295,22 @@ def _of_each(statement: str, count: int) -> str:
 @lru_cache(maxsize=256)
 def _with_changes(statement: str, columns: tuple[str, ...]) -> str:
     return statement.replace("{changes}", ", ".join(f"{name} = :{name}" for name in columns))
+
+
+def changed_rows(
+    session: Session,
+    statements: Mapping[str, str],
+    name: str,
+    lists: Mapping[str, Sequence[Any]],
+    values: Mapping[str, Any],
+) -> list[Row]:
+    """Run a change that answers rows; where an UPDATE of the server answers none, read them after it."""
+    statement, listed = filled(statements[name], lists)
+    if f"{name}_answer" not in statements:
+        return session.rows(statement, {**values, **listed})
+    session.change(statement, {**values, **listed})
+    answer, listed = filled(statements[f"{name}_answer"], lists)
+    return session.rows(answer, {**values, **listed})
 
 
 def filled(statement: str, lists: Mapping[str, Sequence[Any]]) -> tuple[str, dict[str, Any]]:

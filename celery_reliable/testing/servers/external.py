@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from celery_reliable.testing.servers.errors import ServerUnavailable
+from celery_reliable.testing.servers.mariadb import MARIADB, start_mariadb
 from celery_reliable.testing.servers.postgres import POSTGRES, start_postgres
 from celery_reliable.testing.servers.rabbitmq import RABBITMQ, start_rabbitmq
 from celery_reliable.testing.servers.redis import REDIS, start_redis
@@ -80,6 +81,11 @@ def use_rabbitmq(environment: Mapping[str, str] = os.environ) -> Server | Extern
 def use_postgres(environment: Mapping[str, str] = os.environ) -> Server | ExternalServer:
     """Return the PostgreSQL of ``CR_TEST_POSTGRES_URL``, else start a private one."""
     return _use(environment, setting=POSTGRES.setting, start=start_postgres)
+
+
+def use_mariadb(environment: Mapping[str, str] = os.environ) -> Server | ExternalServer:
+    """Return the MariaDB of ``CR_TEST_MARIADB_URL``, else start a private one."""
+    return _use(environment, setting=MARIADB.setting, start=start_mariadb)
 
 
 def _use(environment: Mapping[str, str], *, setting: str, start: Callable[[], Server]) -> Server | ExternalServer:

@@ -13,16 +13,18 @@ NUMBER = 1
 
 _STAMP = """INSERT INTO celery_reliable_note (prefix, shelf, name, value, version, ends)
 VALUES ('', '.schema', 'store', '', {number}, 9223372036854775807)
-ON CONFLICT (prefix, shelf, name) DO UPDATE SET version = excluded.version
+{otherwise}"""
+_HIGHEST = """ON CONFLICT (prefix, shelf, name) DO UPDATE SET version = excluded.version
 WHERE celery_reliable_note.version < excluded.version"""
+_HIGHEST_ON = {"mariadb": "ON DUPLICATE KEY UPDATE version = GREATEST(version, VALUES(version))"}
 
 
 def statements(dialect: str, *, version: str = VERSION) -> list[str]:
-    """Return the statements for ``postgresql`` or ``sqlite``, in order."""
+    """Return the statements for ``postgresql``, ``mariadb`` or ``sqlite``, in order."""
     text = resources.files(__name__).joinpath(f"{version}.{dialect}.sql").read_text()
     return [statement.strip() for statement in text.split(";") if statement.strip()]
 
 
-def stamp(number: int = NUMBER) -> str:
+def stamp(number: int = NUMBER, *, dialect: str = "") -> str:
     """Return the statement that notes, in the tables, which ``number`` they have; it never counts down."""
-    return _STAMP.format(number=number)
+    return _STAMP.format(number=number, otherwise=_HIGHEST_ON.get(dialect, _HIGHEST))

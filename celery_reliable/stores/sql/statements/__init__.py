@@ -1,5 +1,7 @@
 """Read the statements: ``-- name: NAME`` begins each, in the file of its table; lines of remarks are left out.
 
+What a kind of server says differently stands in a file of its name, statement by statement.
+
 ``{now}`` is the server's clock in microseconds, ``{for_update}`` and ``{skip_locked}`` are the row locks, where the
 server has them. What else stands in braces is filled in at each call.
 """
@@ -33,13 +35,21 @@ POSTGRESQL = Dialect(
     for_update="FOR UPDATE",
     skip_locked="FOR UPDATE SKIP LOCKED",
 )
+MARIADB = Dialect(
+    "mariadb",
+    begin="START TRANSACTION",  # each session is READ COMMITTED, see `link.prepare_mariadb`
+    # Of the beginning of the statement: SYSDATE() would keep the indexes from being used.
+    now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    for_update="FOR UPDATE",
+    skip_locked="FOR UPDATE SKIP LOCKED",
+)
 SQLITE = Dialect(
     "sqlite",
     # A reader that became a writer would fail at once instead of waiting for its turn.
     begin="BEGIN IMMEDIATE",
     now="CAST(round((julianday('now') - 2440587.5) * 86400000) AS integer) * 1000",
 )
-DIALECTS = {dialect.name: dialect for dialect in (POSTGRESQL, SQLITE)}
+DIALECTS = {dialect.name: dialect for dialect in (POSTGRESQL, SQLITE, MARIADB)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,8 @@ class Statements:
 def load(dialect: Dialect) -> Statements:
     """Return the statements in the words of a dialect."""
     folder = resources.files(__name__)
-    texts = [folder.joinpath(f"{file}.sql").read_text() for file in _FILES]
+    files = [folder.joinpath(f"{file}.sql") for file in (*_FILES, dialect.name)]
+    texts = [file.read_text() for file in files if file.is_file()]
     named = {name: spoken(body, dialect) for text in texts for name, body in _sections(text)}
     return Statements(dialect.begin, named)
 
