@@ -21,8 +21,8 @@ from celery_reliable import errors, task
 from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.checks.catalogue import MEANINGS
 from celery_reliable.cli import reliable
-from celery_reliable.contrib.prometheus.catalogue import BUCKETS, METRICS
-from celery_reliable.contrib.prometheus.catalogue import PREFIX as METRIC_PREFIX
+from celery_reliable.contrib.metrics import BUCKETS, METRICS
+from celery_reliable.contrib.metrics import PREFIX as METRIC_PREFIX
 from celery_reliable.events import EVENTS
 from celery_reliable.retries import answers, codes, table
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Setting, describe
