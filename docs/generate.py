@@ -246,7 +246,7 @@ def events_page() -> str:
         results and passwords are in no event; a key is, with the arguments that you put into it.
 
         A hook is `hook(name, fields)`, called in the process and thread that emits, which is a pool child for most of them.
-        What it raises is logged, and changes nothing else:
+        What it raises is logged, and changes nothing else. A hook that is a class is made once, with the app:
         """,
         HOOK_EXAMPLE,
         grid(("event", "level", "message", "fields"), rows),

@@ -2,11 +2,12 @@
 
     app.conf.reliable_event_hooks = ["celery_reliable.contrib.opentelemetry:EventMeter"]
 
-Needs opentelemetry-sdk, and opentelemetry-exporter-otlp-proto-http unless `EventMeter.provider` is overridden.
+Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, Resource
@@ -30,10 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EventMeter", "Reader"]
 
+logger = logging.getLogger("celery_reliable.opentelemetry")
+
 SCOPE: Final = "celery_reliable"
 _SECONDS: Final = "_seconds"
 _INTERVAL: Final = 60.0  # seconds, as the specification has it
-_LEAVING: Final = 2.0  # seconds that the end of a pool child waits for a collector
 
 Record = Callable[..., None]
 
@@ -47,6 +51,9 @@ class EventMeter:
 
     .. versionadded:: 0.1
     """
+
+    patience = 2.0
+    """Seconds that the end of a pool child waits for the collector."""
 
     def __init__(self, app: Celery) -> None:
         """Take the app, whose tasks and queues are the labels; nothing is made yet."""
@@ -70,8 +77,6 @@ class EventMeter:
         This one sends by OTLP over HTTP, as ``OTEL_EXPORTER_OTLP_*`` and ``OTEL_METRIC_EXPORT_INTERVAL`` say, each process
         as an instance of ``OTEL_SERVICE_NAME``.
         """
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
-
         instance = {SERVICE_INSTANCE_ID: f"{socket.gethostname()}:{os.getpid()}"}
         return MeterProvider([Reader(OTLPMetricExporter())], resource=Resource.create(instance))
 
@@ -93,7 +98,7 @@ class EventMeter:
             return
         thread = threading.Thread(target=flush, name="reliable-otel-leaving", daemon=True)
         thread.start()
-        thread.join(_LEAVING)
+        thread.join(self.patience)
 
 
 def records_of(meter: Meter) -> dict[str, Record]:
@@ -132,8 +137,12 @@ class Reader(MetricReader):
         ).start()
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> None:
-        with self._exporting:
-            self._exporter.export(metrics_data, timeout_millis=timeout_millis)
+        token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))  # noqa: FBT003  # no trace of this request
+        try:
+            with self._exporting:
+                self._exporter.export(metrics_data, timeout_millis=timeout_millis)
+        finally:
+            detach(token)
 
     def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
         """Export once more, and stop. May be called twice."""
@@ -148,4 +157,7 @@ def _export_often(me: Callable[[], Reader | None], stopped: threading.Event, sec
         reader = me()
         if reader is None:
             return
-        reader.collect()
+        try:
+            reader.collect()
+        except Exception:  # an exporter of the project's own; the next round may be better
+            logger.exception("metrics not sent")
