@@ -179,7 +179,7 @@ EVENTS: dict[str, Event] = {
     "beat_failed": Event(logging.ERROR, "beat could not do its work, it tries again", ("what", "error")),
     "slot_fired": Event(logging.INFO, "slot fired", (*_SLOT, "task", "task_id", "again")),
     "slot_refused": Event(logging.ERROR, "slot could not be published, it is tried again", (*_SLOT, "task", "error")),
-    "slot_dropped": Event(logging.WARNING, "claimed slot will not fire", (*_SLOT, "reason")),
+    "slot_dropped": Event(logging.WARNING, "claimed slot will not fire", (*_SLOT, "reason", "schedule")),
     "slots_missed": Event(logging.WARNING, "missed slots are not caught up", (*_SLOT, "reason")),
     "schedule_failed": Event(logging.ERROR, "an entry's schedule cannot be used", ("entry", "error")),
     "schedule_file_unusable": Event(logging.WARNING, "no schedule file, beat goes on without", ("file", "error")),

@@ -314,14 +314,14 @@ def _make(app: Celery) -> Runtime:
     store = open_store(url, key_prefix=settings.key_prefix, wait_replicas=settings.wait_replicas)
     metrics = _metrics(app) if settings.metrics_port else None
     hooks = [*_trails(settings, store), *_alerts(settings, store), *filter(None, [metrics])]
-    hooks += map(_hook, settings.event_hooks)
+    hooks += (_hook(given, app) for given in settings.event_hooks)
     return Runtime(app, settings, store, Events(hooks), metrics=metrics)
 
 
 def _alerts(settings: Settings, store: Store) -> list[Hook]:
     if not settings.alerts:
         return []
-    send: list[Any] = [_hook(one) for one in settings.alerts]  # they take an alert, not an event
+    send = [_imported(one) for one in settings.alerts]
     every, release = settings.alerts_every, settings.release or ""
     return [Alerts(send, notes=store.notes, every=every, release=release)]
 
@@ -364,8 +364,10 @@ def consumed_driver(app: Celery) -> str:
     return str(app.connection_for_read().get_transport_cls().driver_type)
 
 
-def _hook(hook: Any) -> Hook:
-    return cast("Hook", _imported(hook))
+def _hook(given: Any, app: Celery) -> Hook:
+    """Return a hook; a class is made into one, once, with the app."""
+    found = _imported(given)
+    return cast("Hook", found(app) if isinstance(found, type) else found)
 
 
 def _cipher(given: Any) -> Any:

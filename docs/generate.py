@@ -21,8 +21,8 @@ from celery_reliable import errors, task
 from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.checks.catalogue import MEANINGS
 from celery_reliable.cli import reliable
-from celery_reliable.contrib.prometheus.catalogue import BUCKETS, METRICS
-from celery_reliable.contrib.prometheus.catalogue import PREFIX as METRIC_PREFIX
+from celery_reliable.contrib.metrics import BUCKETS, METRICS
+from celery_reliable.contrib.metrics import PREFIX as METRIC_PREFIX
 from celery_reliable.events import EVENTS
 from celery_reliable.retries import answers, codes, table
 from celery_reliable.settings import PER_TASK, TASK_ONLY, Setting, describe
@@ -246,7 +246,7 @@ def events_page() -> str:
         results and passwords are in no event; a key is, with the arguments that you put into it.
 
         A hook is `hook(name, fields)`, called in the process and thread that emits, which is a pool child for most of them.
-        What it raises is logged, and changes nothing else:
+        What it raises is logged, and changes nothing else. A hook that is a class is made once, with the app:
         """,
         HOOK_EXAMPLE,
         grid(("event", "level", "message", "fields"), rows),
@@ -275,7 +275,8 @@ def metrics_page() -> str:
         """
         Names and labels are part of the public interface. Every label is of a closed set: tasks and queues of the app, names of
         events, outcomes, reasons, states; what is in none of them is `other`. A counter is scraped with `_total` at the end of
-        its name. How to set it up, with a dashboard and alerts: [](../how-to/prometheus.md).
+        its name. How to set it up, with a dashboard and alerts: [](../how-to/prometheus.md). Those of a worker or beat go to
+        OpenTelemetry as well: [](../how-to/opentelemetry.md).
         """,
         *tables,
         f"Both histograms have the bounds {bounds} seconds.",

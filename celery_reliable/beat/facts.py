@@ -16,7 +16,7 @@ from celery_reliable.overlap import KEY_HEADER, POLICY_HEADER
 from celery_reliable.settings import Settings
 from celery_reliable.settings.model import DEFAULTS, RULES
 from celery_reliable.slots.planning import Policy
-from celery_reliable.slots.sequences import Sequence
+from celery_reliable.slots.sequences import Rhythm, Sequence
 from celery_reliable.task import ReliableTask
 
 POLICIES = ("catch_up", "catch_up_window", "start_deadline")
@@ -49,6 +49,7 @@ class Facts:
     policy: Policy
     reliable: bool
     words: str
+    rhythm: Rhythm
     wrong: tuple[str, ...] = ()
     """Headers that must not travel: what they say of overlap cannot be done."""
 
@@ -79,6 +80,7 @@ class _Schedule:
     sequence: Sequence
     text: str
     words: str
+    rhythm: Rhythm
 
 
 class Reader:
@@ -116,6 +118,7 @@ class Reader:
             policy_of(headers, settings=task.settings, complain=complain) if headers else task.policy,
             task.reliable,
             schedule.words,
+            schedule.rhythm,
             self._wrong(entry, headers, task, complain) if headers else (),
         )
 
@@ -158,7 +161,7 @@ class Reader:
         if known is not None:
             return known
         sequence, text = schedules.sequence_of(given, zone=zone), schedules.text_of(given, zone=zone)
-        found = _Schedule(sequence, text, schedules.words_of(given))
+        found = _Schedule(sequence, text, schedules.words_of(given), sequence.rhythm)
         if mark is not None:
             self._schedules[mark, zone] = found
         return found

@@ -10,7 +10,7 @@ from typing import Any
 from celery_reliable import keys
 from celery_reliable.beat.facts import Facts
 from celery_reliable.keys import HEADER, Identity, SlotKey
-from celery_reliable.slots.skips import ENTRY_HEADER, SLOT_HEADER
+from celery_reliable.slots.skips import ENTRY_HEADER, SCHEDULE_HEADER, SLOT_HEADER
 from celery_reliable.stores.base import Job
 
 _FIRST_PAUSE = 0.5
@@ -82,6 +82,8 @@ def stamped(entry: Any, claim: Claim, *, registered: bool, now: int) -> Any:
     headers = {**given, ENTRY_HEADER: claim.entry}
     if claim.slot:
         headers[SLOT_HEADER] = keys.slot_text(claim.slot)
+        if claim.facts.rhythm is not None:
+            headers[SCHEDULE_HEADER] = claim.facts.rhythm
     if claim.facts.reliable and registered:
         clone.options["idempotency_key"] = claim.key
     else:

@@ -257,7 +257,9 @@ class Slotting(Wrapped):
         self._refused.pop(name, None)
         self._claims.pop(name, None)
         self._desk.amend(name, record.dropped(reason, at=now))
-        self._events.emit("slot_dropped", entry=name, slot=keys.slot_text(record.slot), reason=reason)
+        facts = self._facts.get(name)
+        rhythm = facts.rhythm if facts is not None else None
+        self._events.emit("slot_dropped", entry=name, slot=keys.slot_text(record.slot), reason=reason, schedule=rhythm)
 
     # --- entries that come and go
 

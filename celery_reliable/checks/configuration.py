@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -55,7 +57,20 @@ def configuration_findings(app: Celery) -> list[Finding]:
     """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     given = Given(app, tasks)
-    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _lanes, _access, _outside)
+    checks = (
+        _wiring,
+        _acks,
+        _content,
+        _retries,
+        _visibility,
+        _prefetch,
+        _eager,
+        _queues,
+        _lanes,
+        _access,
+        _outside,
+        _monitors,
+    )
     return [finding for check in checks for finding in check(given)]
 
 
@@ -234,6 +249,42 @@ def _outside(given: Given) -> Iterator[Finding]:
         )
 
 
+def _monitors(given: Given) -> Iterator[Finding]:
+    """Only where Sentry is: nothing is imported for it."""
+    if not any(map(_is_check_in, given.app.conf.get("reliable_event_hooks") or ())):
+        return
+    sentry = sys.modules.get("sentry_sdk")
+    integration = sentry.get_client().get_integration("celery") if sentry is not None else None
+    if integration is None or not integration.monitor_beat_tasks:
+        return
+    doubled = _watched_twice(given.app, left_out=integration.exclude_beat_tasks or ())
+    if doubled:
+        yield Finding(
+            "monitors_doubled",
+            "error",
+            f"{doubled}: Sentry's CeleryIntegration(monitor_beat_tasks=True) and the event hook check_in both tell of these slots: "
+            "two check-ins a slot, and an error at the first retry of a job that then succeeds. Remove monitor_beat_tasks, or "
+            "name them in exclude_beat_tasks.",
+        )
+
+
+def _watched_twice(app: Celery, *, left_out: Iterable[str]) -> str:
+    """Name the entries of reliable tasks that are not left out; a schedule in a database is not looked at."""
+    entries = {name: entry for name, entry in (app.conf.beat_schedule or {}).items() if isinstance(entry, dict)}
+    ours = [name for name, entry in entries.items() if isinstance(app.tasks.get(entry.get("task")), ReliableTask)]
+    ends = [one if one.endswith("$") else f"{one}$" for one in left_out]  # as sentry-sdk (2) reads them
+    if not entries:
+        return "" if ends else "every entry of the schedule"
+    found = [name for name in ours if not any(re.search(end, name) for end in ends)]
+    return f"beat_schedule: {_few(found)}" if found else ""
+
+
+def _is_check_in(hook: Any) -> bool:
+    if isinstance(hook, str):
+        return hook.replace(":", ".") == "celery_reliable.contrib.sentry.check_in"
+    return type(hook).__module__ == "celery_reliable.contrib.sentry.check_ins"
+
+
 # --- what the checks ask
 
 
@@ -286,6 +337,9 @@ def _argument(queue: Any, name: str) -> Any:
 
 
 def _names(tasks: Iterable[Any]) -> str:
-    names = [task.name for task in tasks]
+    return _few([task.name for task in tasks])
+
+
+def _few(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"

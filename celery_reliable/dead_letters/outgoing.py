@@ -21,17 +21,19 @@ from celery_reliable.payloads import ARGUMENTS_HEADER, Envelope, RawMessage
 _ADDRESS: Final = frozenset({"queue", "routing_key", "exchange", "exchange_type"})
 _FORGOTTEN: Final = frozenset({"countdown", "eta", "expires", "retries"})
 _TRACE: Final = frozenset({"sentry-trace", "baggage", "traceparent", "tracestate", "sentry-task-enqueued-time"})
+_WATCHED: Final = frozenset({"reliable_schedule"})
+"""By it somebody outside watches over a slot, whose end was told when the letter was written."""
 
 
 def outgoing(letter: DeadLetter, *, replay: Replay, life: int, fingerprint: str) -> Envelope:
     """Return the call under its new id and life, due at once, its retries back at none.
 
     ``expires`` goes, since an expired call would never run. Link, chain, chord and group stay: what followed the call
-    then follows it now. A replay begins a trace of its own: the old one ended with the letter.
+    then follows it now. A replay begins a trace of its own: the old one ended with the letter, and so did its slot.
     """
     envelope = _body_of(letter)
     options = {name: value for name, value in envelope.options.items() if name not in _FORGOTTEN}
-    headers = {**_untraced(options.get("headers") or {}), LOOPS_HEADER: letter.loops + 1}
+    headers = {**_unwatched(options.get("headers") or {}), LOOPS_HEADER: letter.loops + 1}
     header = _header(letter, replay=replay, life=life, fingerprint=fingerprint)
     options["headers"] = {**headers, HEADER: header} if header else headers
     return replace(envelope, task_id=replay.new_id, options=options)
@@ -105,11 +107,11 @@ def _with_arguments(
     return replace(envelope, body=body, content_type=JSON, content_encoding="utf-8", options=options)
 
 
-def _untraced(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers without those of tracing tools, which write them at two levels."""
-    kept = {name: value for name, value in headers.items() if name not in _TRACE}
+def _unwatched(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers without those of tracing and monitoring; some tools write them at two levels."""
+    kept = {name: value for name, value in headers.items() if name not in _TRACE | _WATCHED}
     if isinstance(kept.get("headers"), dict):
-        kept["headers"] = _untraced(kept["headers"])
+        kept["headers"] = _unwatched(kept["headers"])
     return kept
 
 

@@ -200,6 +200,8 @@ class Execution:
             exc = failure
         if isinstance(exc, Ignore):  # done, without a result of its own; the entry of a replaced job is its successor's
             self._complete(_REPLACED if self.replaced else _IGNORED, entry_ends=not self.replaced)
+            if not self.replaced:
+                self.delivery.emit("done", attempt=self.delivery.run.attempt)
             raise exc
         if isinstance(exc, IncompatiblePayload):
             burial.bury(self.delivery, exc, "incompatible")

@@ -9,7 +9,7 @@ the wall shows a matching minute, so 25 times on a day of 25 hours.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
@@ -19,6 +19,9 @@ _HOUR = 3600
 _DAY = 86_400
 _MINUTES_A_DAY = 1440
 _HOURS_A_DAY = 24
+_DAYS_A_MONTH = 31
+_DAYS_A_WEEK = 7
+_PAIR = 2
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # the reading of a clock on a wall, which has no zone
 _NEAR = 26 * 3600  # seconds: more than the longest shift there has been, a whole day in Apia
@@ -43,6 +46,28 @@ class Crontab:
         """Whether the hour field allows every hour."""
         return len(self.hours) == _HOURS_A_DAY
 
+    @property
+    def text(self) -> str | None:
+        """The five fields as cron has them, and the zone's name: ``"*/5 8-18 * * 1-5 Europe/Berlin"``.
+
+        None where cron means something else: a day must match both of its fields here, in cron either is enough.
+        """
+        if len(self.days) < _DAYS_A_MONTH and len(self.weekdays) < _DAYS_A_WEEK:
+            return None
+        zone = (
+            "UTC" if self.zone is timezone.utc else getattr(self.zone, "key", None) or getattr(self.zone, "zone", None)
+        )
+        if not zone:
+            return None
+        fields = (
+            _field(self.minutes, low=0, count=60),
+            _field(self.hours, low=0, count=_HOURS_A_DAY),
+            _field(self.days, low=1, count=_DAYS_A_MONTH),
+            _field(self.months, low=1, count=12),
+            _field(self.weekdays, low=0, count=_DAYS_A_WEEK),
+        )
+        return " ".join((*fields, zone))
+
     def after(self, moment: int) -> int | None:
         """Return the first due time after a moment; both in seconds since the epoch, None when there is none."""
         if self.zone is timezone.utc:
@@ -58,6 +83,19 @@ class Crontab:
         if _calm_offset(self.zone, found // _HOUR) is None:
             return _after_carefully(self, max(moment, found - 2 * _NEAR))
         return found
+
+
+def _field(numbers: Iterable[int], *, low: int, count: int) -> str:
+    """Return one field of a crontab, the shortest way that it can be written."""
+    given = sorted(numbers)
+    if len(given) == count:
+        return "*"
+    step = given[1] - given[0] if len(given) > _PAIR else 0
+    if step > 1 and given == list(range(low, low + count, step)):
+        return f"*/{step}"
+    if step == 1 and given[-1] - given[0] == len(given) - 1:
+        return f"{given[0]}-{given[-1]}"
+    return ",".join(map(str, given))
 
 
 # --- readings of the clock on the wall, in minutes since the epoch as if there were no zones

@@ -10,6 +10,10 @@ from typing import Protocol
 from celery_reliable.slots.crontab import Crontab
 
 SECOND = 1_000_000
+Rhythm = str | float | None
+"""A schedule in words that others understand: the five fields of a crontab and the name of a zone, or seconds between two
+slots. None: it cannot be said in either."""
+
 _SHORTEST = SECOND // 10  # an interval of nothing would be due without end
 
 
@@ -19,6 +23,11 @@ class Sequence(Protocol):
     @property
     def typical(self) -> int:
         """A usual distance of two slots; a wrong one costs time only."""
+        ...
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """What others may be told of it."""
         ...
 
     def after(self, moment: int, *, anchor: int) -> int | None:
@@ -37,6 +46,11 @@ class Every:
         """See `Sequence.typical`."""
         return max(self.interval, _SHORTEST)
 
+    @property
+    def rhythm(self) -> Rhythm:
+        """See `Sequence.rhythm`."""
+        return self.typical / SECOND
+
     def after(self, moment: int, *, anchor: int) -> int | None:
         """See `Sequence.after`."""
         passed = max(moment - anchor, 0) // self.typical
@@ -53,6 +67,11 @@ class ByCrontab:
     def typical(self) -> int:
         """See `Sequence.typical`."""
         return 60 * SECOND
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """See `Sequence.rhythm`."""
+        return self.crontab.text
 
     def after(self, moment: int, *, anchor: int) -> int | None:
         """See `Sequence.after`."""
@@ -71,6 +90,11 @@ class Once:
         """See `Sequence.typical`."""
         return 3600 * SECOND
 
+    @property
+    def rhythm(self) -> Rhythm:
+        """See `Sequence.rhythm`."""
+        return None
+
     def after(self, moment: int, *, anchor: int) -> int | None:
         """See `Sequence.after`."""
         return self.moment if self.moment > max(moment, anchor) else None
@@ -82,6 +106,11 @@ class Computed:
 
     following: Callable[[int], int | None]
     typical: int = 3600 * SECOND
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """See `Sequence.rhythm`."""
+        return None
 
     def after(self, moment: int, *, anchor: int) -> int | None:
         """See `Sequence.after`. A function that does not move on ends the sequence."""

@@ -12,6 +12,8 @@ from celery_reliable.stores.notes import Note, Notes, Write
 SHELF = "beat.skips"
 SLOT_HEADER = "reliable_slot"
 ENTRY_HEADER = "reliable_entry"
+SCHEDULE_HEADER = "reliable_schedule"
+"""Carries the `sequences.Rhythm` of the entry, where it has one."""
 
 _KEPT = 90 * 86_400.0  # seconds, as the records of entries
 _TRIES = 5

@@ -46,7 +46,9 @@ class Beats:
         self._numbers = itertools.count(1)
         self._started: list[Worker] = []
 
-    def start(self, stage: Stage, *, app: str = APP, schedule: Path | None = None) -> Worker:
+    def start(
+        self, stage: Stage, *, app: str = APP, schedule: Path | None = None, env: dict[str, str] | None = None
+    ) -> Worker:
         """Start a beat and return at once. It is killed when the test ends."""
         name = f"beat{next(self._numbers)}"
         log = self._directory / f"{name}.log"
@@ -61,6 +63,7 @@ class Beats:
                     "PYTHONUNBUFFERED": "1",
                     "PYTHONPATH": str(ROOT),
                     **stage.environment(),
+                    **(env or {}),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,

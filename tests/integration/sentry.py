@@ -37,6 +37,11 @@ class Sentry:
         """Return the traced runs of a task."""
         return self._about(task_id, kind="transaction")
 
+    def check_ins(self, slug: str) -> list[dict[str, Any]]:
+        """Return what a monitor was told, in order."""
+        with self._lock:
+            return [one for kind, one in self._items if kind == "check_in" and one["monitor_slug"] == slug]
+
     def _about(self, task_id: str, *, kind: str) -> list[dict[str, Any]]:
         with self._lock:
             return [event for found, event in self._items if found == kind and task_id in json.dumps(event)]
@@ -67,6 +72,6 @@ class Sentry:
         lines = envelope.split(b"\n")[1:]
         for header, payload in zip(lines[::2], lines[1::2], strict=False):
             kind = json.loads(header).get("type")
-            if kind in ("event", "transaction"):
+            if kind in ("event", "transaction", "check_in"):
                 with self._lock:
                     self._items.append((kind, json.loads(payload)))

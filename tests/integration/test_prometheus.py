@@ -20,8 +20,8 @@ import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from celery_reliable.contrib.metrics import PREFIX
 from celery_reliable.contrib.prometheus import METRICS, FleetCollector
-from celery_reliable.contrib.prometheus.catalogue import PREFIX
 from celery_reliable.contrib.prometheus.cells import Cells
 from celery_reliable.testing import servers
 from celery_reliable.testing.servers.ports import free_port

@@ -1,13 +1,21 @@
-"""What Sentry hears of: each final failure once, and nothing else."""
+"""What Sentry hears of: each final failure once, how each slot of the schedule ended, and nothing else."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery.beat import ScheduleEntry
 
 from celery_reliable import Permanent
-from tests.integration.apps.jobs import QUICK, letter
+from celery_reliable.app_letters import letters_of
+from celery_reliable.beat.facts import Reader
+from celery_reliable.runtime import runtime_of
+from celery_reliable.slots.desk import Desk
+from celery_reliable.slots.records import SlotRecord
+from tests.integration.apps.jobs import QUICK, client, letter
+from tests.integration.beats import TTL
 from tests.integration.sentry import Sentry
 from tests.waiting import wait_until
 
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from tests.integration.apps.stage import Stage
+    from tests.integration.beats import Beats
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
@@ -86,14 +95,16 @@ def test_failures_that_are_not_final_are_no_events(app: Celery, sentry: Sentry, 
 def test_a_death_that_only_the_parent_sees_is_one_event(
     app: Celery, sentry: Sentry, label: str, call: tuple[Any, ...], reason: str
 ) -> None:
-    """Told when the job is given up, not at each lost process."""
+    """Told when the job is given up, not at each lost process; so is the monitor, if it was a slot of the schedule."""
     task, *arguments = call
     with pytest.raises(Permanent):
-        app.tasks[task].apply_async((label, *arguments), task_id=label).get(timeout=DEADLINE)
+        app.tasks[task].apply_async((label, *arguments), task_id=label, headers=slot_of(label)).get(timeout=DEADLINE)
 
     event = the_event(sentry, label)
     assert event["tags"]["reliable.reason"] == reason
     assert event["contexts"]["dead letter"]["deliveries"] == 2
+    wait_until(lambda: "error" in statuses(sentry, label, 1), DEADLINE, "the end of the slot")
+    assert statuses(sentry, label, 1).count("error") == 1  # what came before it may have died with its process
 
 
 def test_a_worker_killed_between_report_and_ack_adds_no_event(
@@ -118,3 +129,67 @@ def test_a_trace_goes_on_through_a_retry(app: Celery, sentry: Sentry, label: str
     wait_until(lambda: len(sentry.transactions(label)) >= 3, DEADLINE, "three traced runs")
     traces = {run["contexts"]["trace"]["trace_id"] for run in sentry.transactions(label)}
     assert len(traces) == 1
+
+
+# --- monitors of the schedule
+
+
+def slot_of(entry: str) -> dict[str, Any]:
+    """Return the headers with which beat fires a slot."""
+    slot = {"reliable_entry": entry, "reliable_slot": "2026-06-01T03:00:00+00:00"}
+    return {**slot, "reliable_schedule": "0 5 * * * Europe/Berlin"}
+
+
+def statuses(sentry: Sentry, entry: str, count: int) -> list[str]:
+    """Return what the monitor of an entry was told, once it is so much; it is all about one slot."""
+    wait_until(lambda: len(sentry.check_ins(entry)) >= count, DEADLINE, f"{count} check-ins of {entry}")
+    found = sentry.check_ins(entry)
+    assert len({one["check_in_id"] for one in found}) == 1
+    return [one["status"] for one in found]
+
+
+def test_a_slot_that_a_beat_fires_is_one_check_in(stage: Stage, sentry: Sentry, beats: Beats, label: str) -> None:
+    """From the schedule to the monitor: real beats, of which one leads; ok once the retries are over."""
+    entry = {"task": "flaky", "schedule": 60.0, "args": [label, 1]}
+    scheduled = replace(stage, conf={**stage.conf, "beat_schedule": {label: entry}, "reliable_leader_ttl": TTL})
+    _be_due(scheduled, label)
+    for _ in range(2):
+        beats.start(scheduled, app=APP, env={"CR_SENTRY_DSN": sentry.dsn})
+
+    assert statuses(sentry, label, 2) == ["in_progress", "ok"]
+    config = sentry.check_ins(label)[0]["monitor_config"]
+    assert config["schedule"] == {"type": "interval", "value": 1, "unit": "minute"}
+    assert len(stage.entries(label)) == 2
+
+
+def _be_due(stage: Stage, name: str) -> None:
+    """Let the store know that an entry was last fired a minute ago."""
+    with client(stage) as app:
+        runtime = runtime_of(app)
+        entry = ScheduleEntry(name=name, app=app, **app.conf.beat_schedule[name])
+        facts = Reader(app=app, settings=runtime.settings, complain=print).facts_of(entry)
+        desk = Desk(runtime.store.notes, now=runtime.store.now)
+        desk.load(epoch=0)
+        desk.amend(name, SlotRecord(facts.version, runtime.store.now() - 61_000_000))
+        desk.flush()
+
+
+def test_a_slot_that_fails_for_good_is_an_error(app: Celery, stage: Stage, sentry: Sentry, label: str) -> None:
+    """Beside the event of its letter; a replay of that says nothing: the slot has ended."""
+    app.tasks["hopeless"].apply_async((label,), task_id=label, headers=slot_of(label))
+    assert statuses(sentry, label, 2) == ["in_progress", "error"]
+    kept = letter(app, stage, label)
+    assert the_event(sentry, label)["contexts"]["dead letter"]["id"] == kept.id
+
+    again = letters_of(app).replay(kept.id, who="a test")
+    the_event(sentry, again)  # sent after all that came before it
+    assert statuses(sentry, label, 2) == ["in_progress", "error"]
+
+
+def test_a_replay_begins_a_trace_of_its_own(app: Celery, stage: Stage, sentry: Sentry, label: str) -> None:
+    """The old one ended with the letter."""
+    app.tasks["hopeless"].apply_async((label,), task_id=label)
+    kept = letter(app, stage, label)
+    again = letters_of(app).replay(kept.id, who="a test")
+    before, after = the_event(sentry, label), the_event(sentry, again)
+    assert before["contexts"]["trace"]["trace_id"] != after["contexts"]["trace"]["trace_id"]

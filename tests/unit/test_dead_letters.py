@@ -469,7 +469,7 @@ class TestReplay:
     """Sending a letter back to its queue."""
 
     def test_replayed_call_is_the_call_as_it_was(self, desk: Desk) -> None:
-        """Same task, arguments, queue, headers and canvas; new id, life and trace, nothing that would delay or expire it."""
+        """Same task, arguments, queue, headers and canvas; new id, life and trace, nothing that would delay or expire it, or watch a slot."""
         call = envelope(
             TASK,
             "t1",
@@ -477,7 +477,7 @@ class TestReplay:
             currency="EUR",
             header={"k": "declared", "key": "order:12", "i": "t1", "s": 5, "l": 1, "f": "ff"},
         )
-        traced = {"sentry-trace": "1-2", "baggage": "a=b"}
+        traced = {"sentry-trace": "1-2", "baggage": "a=b", "reliable_schedule": 60.0}
         late = {
             **call.options,
             "headers": {**call.options["headers"], **traced, "headers": {**traced, "tenant": "x"}},

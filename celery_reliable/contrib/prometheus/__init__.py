@@ -8,7 +8,7 @@ prometheus-client. A process that has an endpoint of its own registers ``metrics
 
 from __future__ import annotations
 
-from celery_reliable.contrib.prometheus.catalogue import METRICS, Metric
+from celery_reliable.contrib.metrics import METRICS, Metric
 from celery_reliable.contrib.prometheus.events import EventMetrics, metrics_of
 from celery_reliable.contrib.prometheus.fleet import FleetCollector
 

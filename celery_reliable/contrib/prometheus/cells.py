@@ -1,4 +1,4 @@
-"""Keep numbers that only grow, in each process of a worker, and sum them up for whoever asks.
+"""Keep numbers that are added to, in each process of a worker, and sum them up for whoever asks.
 
 A pool child counts what its tasks do, and only its parent is scraped. Each process has a file of its own that it maps into
 memory, so that counting is a write to memory, takes no lock of another process and survives the death of its child. The

@@ -1,108 +1,42 @@
-"""Turn events into numbers: an event hook, and the collector that tells them."""
+"""Count what events change, and tell it: an event hook and its collector."""
 
 from __future__ import annotations
 
 import bisect
-import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import current_task
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from celery_reliable.contrib.prometheus.catalogue import BUCKETS, METRICS, PREFIX
+from celery_reliable.contrib.counting import Change, Counting
+from celery_reliable.contrib.metrics import BUCKETS, METRICS, PREFIX
 from celery_reliable.contrib.prometheus.cells import Cells, Name
 from celery_reliable.events import EVENTS
-from celery_reliable.keys import HEADER
 from celery_reliable.runtime import runtime_of
 
 if TYPE_CHECKING:
     from celery import Celery
     from prometheus_client.core import Metric as Family
 
-Changes = list[tuple[Name, float]]
-
-_OTHER: Final = "other"
-_MOST_RUNS: Final = 10_000  # whose beginning is remembered
-
-_OUTCOMES: Final[Mapping[str, str]] = {
-    "done": "done",
-    "retried": "retried",
-    "snoozed": "snoozed",
-    "interrupted": "interrupted",
-    "buried": "dead",
-    "skipped": "skipped",
-    "stale": "stale",
-    "over": "duplicate",
-    "replayed_outcome": "duplicate",
-    "reported_again": "duplicate",
-}
-
 
 class EventMetrics:
     """An event hook that counts; ``reliable_metrics_port`` adds it.
 
-    Guarantee: every label is of a closed set: the app's tasks and queues, the names of events, outcomes and reasons; any
-    other value is ``other``. What pool children count reaches their parent's endpoint, also after they died.
+    Guarantee: every label is of a closed set, as `Counting` has it. What pool children count reaches their parent's
+    endpoint, also after they died.
     """
 
     def __init__(self, app: Celery) -> None:
         """Take the app, whose tasks and queues are the labels."""
-        self._app = app
         self._cells = Cells()
-        self._began: dict[str, float] = {}
-        self._handlers: dict[str, Callable[[Mapping[str, Any]], Changes]] = {
-            "submitted": self._on_submitted,
-            "claimed": self._on_claimed,
-            **{event: partial(self._on_outcome, event) for event in _OUTCOMES},
-            **{event: partial(self._on_leadership, event) for event in ("leading", "standing_by")},
-        }
+        self._counting = Counting(app)
         self._server: Any = None
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
         """Count one event."""
-        handler = self._handlers.get(event)
-        changes = handler(fields) if handler else []
-        self._cells.add((("events", event), 1.0), *changes)
-
-    def _on_submitted(self, fields: Mapping[str, Any]) -> Changes:
-        return [(("submitted", self._task(fields)), 1.0)]
-
-    def _on_claimed(self, fields: Mapping[str, Any]) -> Changes:
-        if len(self._began) >= _MOST_RUNS:  # runs whose end nobody told
-            self._began.clear()
-        self._began[fields["task_id"]] = time.monotonic()
-        request: Any = current_task.request if current_task else None
-        since = _due(request)
-        if since is None:
-            return []
-        info = request.delivery_info or {}
-        queue = str(info.get("routing_key") or "")
-        label = queue if queue in self._app.amqp.queues else _OTHER
-        return _observed("latency_seconds", label, max(fields["fence"] / 1e6 - since, 0.0))
-
-    def _on_outcome(self, event: str, fields: Mapping[str, Any]) -> Changes:
-        task = self._task(fields)
-        changes: Changes = [(("runs", task, _OUTCOMES[event]), 1.0)]
-        if event == "buried":
-            changes.append((("dead_letters", task, str(fields["reason"])), 1.0))
-        began = self._began.pop(fields["task_id"], None)
-        if began is not None:
-            changes += _observed("runtime_seconds", task, time.monotonic() - began)
-        return changes
-
-    @staticmethod
-    def _on_leadership(event: str, _fields: Mapping[str, Any]) -> Changes:
-        """Let the gauge be the difference of two numbers that only grow: elections and ends."""
-        return [(("leads", event), 1.0)]
-
-    def _task(self, fields: Mapping[str, Any]) -> str:
-        task = str(fields.get("task") or "")
-        return task if task in self._app.tasks else _OTHER
+        self._cells.add(*(cell for change in self._counting.changes(event, fields) for cell in _cells_of(change)))
 
     # --- telling
 
@@ -166,7 +100,7 @@ def _gauge(name: str, values: Mapping[Name, float]) -> Family:
     return GaugeMetricFamily(
         PREFIX + name,
         METRICS[name].meaning,
-        value=values.get(("leading",), 0.0) - values.get(("standing_by",), 0.0),
+        value=values.get((), 0.0),
     )
 
 
@@ -185,17 +119,9 @@ def _histogram(name: str, values: Mapping[Name, float]) -> Family:
 _FAMILIES: Final = {"counter": _counter, "gauge": _gauge, "histogram": _histogram}
 
 
-def _observed(name: str, label: str, seconds: float) -> Changes:
-    return [((name, label, str(bisect.bisect_left(BUCKETS, seconds))), 1.0), ((name, label, "sum"), seconds)]
-
-
-def _due(request: Any) -> float | None:
-    """Return since when the message of a request has been due; None when it does not say."""
-    stamp = (getattr(request, HEADER, None) or {}).get("s")
-    if not stamp:
-        return None
-    eta = getattr(request, "eta", None)
-    if not eta:
-        return float(stamp) / 1e6
-    found = datetime.fromisoformat(eta)
-    return max(float(stamp) / 1e6, (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp())
+def _cells_of(change: Change) -> tuple[tuple[Name, float], ...]:
+    name, labels, amount = change
+    if METRICS[name].kind != "histogram":
+        return (((name, *labels), amount),)
+    bucket = str(bisect.bisect_left(BUCKETS, amount))
+    return ((name, *labels, bucket), 1.0), ((name, *labels, "sum"), amount)

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from celery_reliable import internals
-from celery_reliable.contrib.prometheus.catalogue import METRICS, PREFIX
+from celery_reliable.contrib.metrics import METRICS, PREFIX
 from celery_reliable.errors import StoreError
 from celery_reliable.fleet import Fleet, QueueSight, look, sight_of
 

@@ -16,4 +16,8 @@ sentry_sdk.init(
     traces_sample_rate=1.0,
     release="shop@1",
 )
-app.conf.reliable_event_hooks = (app.stage.hook, "celery_reliable.contrib.sentry:report")
+app.conf.reliable_event_hooks = (
+    app.stage.hook,
+    "celery_reliable.contrib.sentry:report",
+    "celery_reliable.contrib.sentry:check_in",
+)
