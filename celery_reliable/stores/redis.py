@@ -46,6 +46,9 @@ _VERBS = [
 _BARE = ("finish",)
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
 _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
+_REPLACED = re.compile(
+    rb"\A\x02(\d+)\n"
+)  # then as many bytes of newer arguments, and the first envelope: see common.lua
 _HEX = re.compile("[0-9a-f]+")
 _UNLABELLED, _LAST_NUMBER = b"00000000", "\0"  # as in common.lua
 _BEFORE_BODY = 9
@@ -61,6 +64,13 @@ def _ms(seconds: float) -> int:
 
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
+
+
+def _first_envelope(entry: bytes) -> bytes:
+    """Return the envelope that an entry of the ledger began with."""
+    entry = _RESENT.sub(b"", entry, count=1)
+    newer = _REPLACED.match(entry)
+    return entry[newer.end() + int(newer[1]) :] if newer else entry
 
 
 def load_scripts() -> dict[str, bytes]:
@@ -106,6 +116,9 @@ class RedisStore:
         envelope: bytes | None = None,
         canvas: bool = False,
         replace: bool = False,
+        swept: bool = True,
+        delay: float = 0.0,
+        delay_max: float = 0.0,
         ttl: float,
     ) -> base.SubmitAnswer:
         """See `Store.submit`: one plain HSET for ids of their own, a script for declared keys."""
@@ -115,11 +128,18 @@ class RedisStore:
                 self._link.command("HSET", place.ledger, task_id, envelope, key=place.ledger)
                 self._wait(place)
             return base.New(1)
-        answer = self._link.script(
-            "submit",
-            (place.record, place.alone, place.ledger),
-            (place.field, task_id, fingerprint, envelope or b"", int(canvas), int(replace), _ms(ttl)),
+        values: tuple[Any, ...] = (
+            place.field,
+            task_id,
+            fingerprint,
+            envelope or b"",
+            int(canvas),
+            int(replace),
+            _ms(ttl),
         )
+        if replace:
+            values += (int(swept), _ms(delay), _ms(delay_max)) if delay else (int(swept),)
+        answer = self._link.script("submit", (place.record, place.alone, place.ledger), values)
         self._wait(place)
         return _submit_answer(answer)
 
@@ -472,7 +492,7 @@ class RedisStore:
         """See `Store.entry`."""
         name = self._keys.place(job).ledger
         found: bytes | None = self._link.command("HGET", name, task_id, key=name)
-        return None if found is None else _RESENT.sub(b"", found, count=1)
+        return None if found is None else _first_envelope(found)
 
     def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
         """See `Store.ledger`."""
@@ -481,7 +501,7 @@ class RedisStore:
             cursor = 0
             while True:
                 cursor, flat = self._link.command("HSCAN", name, cursor, "COUNT", limit, key=name)
-                yield from ((_text(task_id), _RESENT.sub(b"", entry, count=1)) for task_id, entry in _pairs(flat))
+                yield from ((_text(task_id), _first_envelope(entry)) for task_id, entry in _pairs(flat))
                 if int(cursor) == 0:
                     break
 
