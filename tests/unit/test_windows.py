@@ -12,7 +12,7 @@ from celery_reliable import ConfigurationError, DuplicateTask, PayloadMismatch, 
 from celery_reliable.payloads import Envelope
 from celery_reliable.publishing import arguments_in
 from celery_reliable.runtime import Runtime, runtime_of
-from celery_reliable.stores.base import Busy, ClaimAnswer, Done, Job, NotYet, Over, Run
+from celery_reliable.stores.base import Busy, ClaimAnswer, Done, Job, NotYet, Run
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.stores.notes import MemoryNotes, Note, Write
 from tests.unit.test_task import job_task, make_app, waiting
@@ -271,7 +271,7 @@ class TestDedup:
         place.notes.before_write = gone
         with pytest.raises(StoreUnavailable):
             task.apply_async((1,), task_id="refused")
-        assert place.claim("refused") == Over("withdrawn")
+        assert place.store.inspect(job())["reason"] == "withdrawn"
         assert task.delay(1).id != "refused"
         assert place.messages == 1
 
