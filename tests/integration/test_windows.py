@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -29,21 +30,40 @@ pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.window_jobs"
 DEADLINE = 40.0
-MANY = 50
 
 PRODUCERS = """
-import multiprocessing, sys
+import json, multiprocessing, sys
+from concurrent.futures import ThreadPoolExecutor
 from tests.integration.apps.window_jobs import app
 
-def produce(number):
-    barrier.wait()
-    return app.tasks[name].apply_async((label, str(number)), queue=queue).id
+calls, processes, threads = json.loads(sys.argv[1]), 5, 10
+fork = multiprocessing.get_context("fork")
+barrier = fork.Barrier(processes)
 
-task, label, queue, count = sys.argv[1:]
-name, fork = task, multiprocessing.get_context("fork")
-barrier = fork.Barrier(int(count))
-with fork.Pool(int(count)) as pool:
-    print(*pool.map(produce, range(int(count)), chunksize=1), sep="\\n")
+def produce(process):
+    with ThreadPoolExecutor(threads) as pool:
+        return [submit(pool, process, *call) for call in calls]
+
+def submit(pool, process, task, label, queue):
+    barrier.wait()
+    names = [f"{process}.{thread}" for thread in range(threads)]
+    return [one.id for one in pool.map(lambda name: app.tasks[task].apply_async((label, name), queue=queue), names)]
+
+with fork.Pool(processes) as pool:
+    found = pool.map(produce, range(processes), chunksize=1)
+print(json.dumps([sorted(set(sum(ids, []))) for ids in zip(*found)]))
+"""
+
+VICTIMS = """
+import os, sys
+from tests.integration.apps.window_jobs import app
+
+for task in ("once", "last"):
+    child = os.fork()
+    if not child:
+        app.tasks[task].delay(sys.argv[1], "killed")
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
@@ -75,35 +95,33 @@ def worker(stage: Stage, module_workers: Workers) -> Iterator[None]:
     worker.kill()
 
 
-def produce(stage: Stage, task: str, label: str, *, queue: str, count: int) -> subprocess.CompletedProcess[str]:
-    """Submit one key from so many processes at once."""
+def script(stage: Stage, text: str, argument: str) -> str:
+    """Run a script beside the worker; return what it prints."""
     environment = {**os.environ, **stage.environment(), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PRODUCERS, task, label, queue, str(count)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", text, argument]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("task", ["once", "last"])
-def test_fifty_processes_at_once_are_one_run(app: Celery, stage: Stage, label: str, task: str) -> None:
-    """One begins a job, all others are given its id; what is submitted before it runs joins it, too."""
-    (first,) = set(produce(stage, task, label, queue=label, count=MANY).stdout.split())
-    joined = app.tasks[task].apply_async((label, "newest"), queue=label)
-    assert joined.id == first
-    assert len(stage.events("submitted", first)) == 1
+def test_fifty_producers_at_once_are_one_run(app: Celery, stage: Stage, label: str) -> None:
+    """One begins a job, all others are given its id; what is submitted before it runs joins it, too.
+
+    Nobody consumes the queue of the first two yet. The third job is done while they submit, which changes nothing.
+    """
+    calls = [("once", label, label), ("last", label, label), ("once", f"{label}:fast", app.conf.task_default_queue)]
+    (once,), (last,), (fast,) = json.loads(script(stage, PRODUCERS, json.dumps(calls)))
+    results = [
+        app.tasks[task].apply_async((name, "newest"), queue=queue)
+        for task, name, queue in [*calls, calls[2], ("last", label, label)]
+    ]
+    assert [result.id for result in results] == [once, last, fast, fast, last]
+    assert [len(stage.events("submitted", task_id)) for task_id in (once, last, fast)] == [1, 1, 1]
+    assert results[2].get(timeout=DEADLINE) != "newest"
     app.control.add_consumer(label, reply=True, limit=1, timeout=DEADLINE)
-    expected = {"last": {"newest"}, "once": set(map(str, range(MANY)))}[task]
-    assert joined.get(timeout=DEADLINE) in expected
-    assert [entry["task_id"] for entry in stage.entries(label)] == [first]
-
-
-def test_many_that_meet_a_fast_job_are_one_run_in_its_window(app: Celery, stage: Stage, label: str) -> None:
-    """It is done while they submit, which changes nothing; nor does it after that."""
-    queue = app.conf.task_default_queue
-    ids = set(produce(stage, "once", label, queue=queue, count=MANY).stdout.split())
-    again = app.tasks["once"].delay(label, "again")
-    assert {again.id} == ids
-    assert again.get(timeout=DEADLINE) != "again"
-    assert app.tasks["once"].delay(label, "and again").id == again.id
-    assert len(stage.entries(label)) == 1
+    assert results[1].get(timeout=DEADLINE) == "newest"
+    assert results[0].get(timeout=DEADLINE) != "newest"
+    assert app.tasks["once"].delay(f"{label}:fast", "again").id == fast
+    assert sorted(entry["task_id"] for entry in stage.entries(label)) == sorted([once, last])
+    assert [entry["task_id"] for entry in stage.entries(f"{label}:fast")] == [fast]
 
 
 def test_a_stream_of_submissions_runs_at_each_bound(app: Celery, stage: Stage, label: str) -> None:
@@ -122,23 +140,13 @@ def test_a_stream_of_submissions_runs_at_each_bound(app: Celery, stage: Stage, l
 
 def test_a_producer_that_is_killed_before_its_publish_frees_itself(app: Celery, stage: Stage, label: str) -> None:
     """SIGKILL between the claim of the key and the publish: the next submission joins its job, which runs."""
-    results = {}
-    for task in ("once", "last"):
-        stage.plan("submitted", f"{task}:{label} round 1", "kill")
-        victim = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"from {APP} import app; app.tasks[{task!r}].delay({label!r}, 'killed')",
-            ],
-            cwd=ROOT,
-            env={**os.environ, **stage.environment(), "PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-        assert victim.returncode == -signal.SIGKILL
-        (submitted,) = stage.events("submitted", f"{task}:{label} round 1")
-        results[task] = app.tasks[task].delay(label, "next")
-        assert results[task].id == submitted["task_id"]
+    keys = {task: f"{task}:{label} round 1" for task in ("once", "last")}
+    for key in keys.values():
+        stage.plan("submitted", key, "kill")
+    assert set(script(stage, VICTIMS, label).split()) == {str(-signal.SIGKILL)}
+    results = {task: app.tasks[task].delay(label, "next") for task in keys}
+    lost = {task: submitted["task_id"] for task, key in keys.items() for submitted in stage.events("submitted", key)}
+    assert {task: result.id for task, result in results.items()} == lost
     outcomes = {task: result.get(timeout=DEADLINE + 3 * LEASE) for task, result in results.items()}
     assert outcomes["last"] == "next"
     assert sorted(entry["task"] for entry in stage.entries(label)) == ["last", "once"]
