@@ -52,6 +52,9 @@ reliable_relay_rate = 200
 
 reliable_idempotency_ttl = 604_800
 reliable_on_conflict = "return_existing"
+reliable_dedup_for = None
+reliable_debounce = None
+reliable_debounce_max = None
 reliable_retry_on = ()
 reliable_fail_on = ()
 reliable_on_unknown_error = "fail"

@@ -26,7 +26,7 @@ from celery_reliable.errors import (
     StoreUnavailable,
     Transient,
 )
-from celery_reliable.flow.rounds import round_key
+from celery_reliable.flow.rounds import Round, round_key
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
 from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of, plain_options
@@ -150,8 +150,11 @@ def _accepted(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResul
     """Have the store accept a call, and publish it."""
     if identity.job.kind != "declared" and not runtime.ledger:
         return _publish(call, identity, runtime=runtime)
-    if identity.job.kind == "declared" and call.task.reliable_settings.on_conflict == "queue_one":
+    settings = call.task.reliable_settings
+    if identity.job.kind == "declared" and settings.on_conflict == "queue_one":
         return _queue(call, identity, runtime=runtime)
+    if identity.job.kind == "declared" and settings.dedup_for is not None:
+        return _in_window(call, identity, runtime=runtime)
     begin = runtime.store.begin_submit
     if begin is None or "connection" in call.options or "publisher" in call.options:
         return _follow(call, identity, _submitted(call, identity, runtime=runtime), runtime=runtime)
@@ -182,13 +185,17 @@ def _submitted(call: Call, identity: Identity, *, runtime: Runtime) -> SubmitAns
 
 
 def _submission(call: Call, identity: Identity, *, runtime: Runtime) -> dict[str, Any]:
+    settings = call.task.reliable_settings
     return {
         "task_id": identity.task_id,
         "fingerprint": identity.fingerprint,
         "envelope": _envelope_bytes(call, identity, runtime=runtime),
         "canvas": call.has_canvas,
-        "replace": call.task.reliable_settings.on_conflict in _REPLACING,
-        "ttl": LIVE_RECORD_TTL,
+        "replace": settings.on_conflict in _REPLACING,
+        "swept": runtime.ledger,
+        "delay": settings.debounce or 0.0,
+        "delay_max": settings.longest_debounce,
+        "ttl": LIVE_RECORD_TTL + settings.longest_debounce,
     }
 
 
@@ -225,14 +232,55 @@ def _queue(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[A
     name, rounds = identity.job.key, runtime.rounds
     for _ in range(_ROUNDS):
         number = rounds.present(name)
-        job = Job(round_key(name, number), "declared", identity.job.stamp)
-        this = replace(identity, job=job, fingerprint="")
+        this = replace(_of_round(identity, number), fingerprint="")
         answer = _submitted(call, this, runtime=runtime)
         if not _has_begun(answer, this):
             return _follow(call, this, answer, runtime=runtime)
         rounds.advance(name, begun=number)
+    raise _overtaken(call, name)
+
+
+def _in_window(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Join the job that a key has in its window, or until it is done; begin the next one after that (see `flow.rounds`)."""
+    name, rounds = identity.job.key, runtime.rounds
+    for _ in range(_ROUNDS):
+        present = rounds.look(name)
+        this = _of_round(identity, present.number)
+        if not present.window and _is_done(this, runtime=runtime):
+            rounds.leave(name, done=present.number)
+            continue
+        answer = _submitted(call, this, runtime=runtime)
+        if isinstance(answer, New) or (
+            not present.window and isinstance(answer, Existing) and answer.publish == "same"
+        ):
+            _open_window(call, this, present, name=name, runtime=runtime)
+        return _follow(call, this, answer, runtime=runtime)
+    raise _overtaken(call, name)
+
+
+def _is_done(identity: Identity, *, runtime: Runtime) -> bool:
+    """Tell whether a job is done and was submitted under another id; the same id again is the same submission."""
+    record = runtime.store.inspect(identity.job)
+    return record.get("state") == "done" and record.get("task_id") != identity.task_id
+
+
+def _open_window(call: Call, identity: Identity, known: Round, *, name: str, runtime: Runtime) -> None:
+    """Open the window of a job that is about to be published."""
+    try:
+        runtime.rounds.open(name, known=known, ttl=call.task.reliable_settings.dedup_for or 0.0)
+    except StoreError as exc:
+        _withdraw(call, identity, cause=exc, runtime=runtime)
+        raise
+
+
+def _of_round(identity: Identity, number: int) -> Identity:
+    job = identity.job
+    return replace(identity, job=Job(round_key(job.key, number), "declared", job.stamp))
+
+
+def _overtaken(call: Call, name: str) -> StoreUnavailable:
     msg = f"{call.task.name}: {name!r} was begun {_ROUNDS} times while this call was submitted; submit it again"
-    raise StoreUnavailable(msg)
+    return StoreUnavailable(msg)
 
 
 def _has_begun(answer: SubmitAnswer, identity: Identity) -> bool:
@@ -432,8 +480,11 @@ def _promise(call: Call, identity: Identity, transaction: Transaction, *, runtim
     then the caller's transaction has failed, too. The key is decided at the publish: until then nobody sees the row.
     """
     task, outbox = call.task, cast("Outbox", runtime.store.outbox)
-    if task.reliable_settings.on_conflict == "queue_one" and identity.job.kind == "declared":
-        found = f"{task.name}: on_conflict='queue_one': expected a call outside of a transaction, found one inside"
+    settings = task.reliable_settings
+    if (settings.on_conflict == "queue_one" or settings.dedup_for is not None) and identity.job.kind == "declared":
+        option = "debounce" if settings.debounce is not None else "on_conflict='queue_one'"
+        option = option if settings.dedup_for is None else "dedup_for"
+        found = f"{task.name}: {option}: expected a call outside of a transaction, found one inside"
         raise ConfigurationError(f"{found}; submit it after the commit")
     if task.reliable_settings.on_conflict == "raise" and identity.job.kind == "declared":
         _refuse_second(call, identity, outbox.holder(transaction, identity.job))

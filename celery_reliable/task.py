@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -99,6 +100,9 @@ class ReliableTask(Task):
     importance: str | None = None
     idempotency_ttl: float | None = None
     on_conflict: str | None = None
+    dedup_for: float | None = None
+    debounce: float | None = None
+    debounce_max: float | None = None
     retry_on: tuple[Any, ...] | None = None
     fail_on: tuple[Any, ...] | None = None
     on_unknown_error: str | None = None
@@ -129,6 +133,7 @@ class ReliableTask(Task):
         _register_aliases(cls, app)
         rule = cls.idempotency_key
         keys.check_rule(rule, task=str(cls.name), signature=_signature_of(cls))
+        _check_windows(cls)
         cls.idempotency_key = _KeyInRun(rule)
         for option in ("overlap_key", "concurrency_key", "fairness_key"):
             given = getattr(cls, option)
@@ -471,6 +476,9 @@ _CHORD_UNLOCK = "celery.chord_unlock"
 _OPTIONS_OF_AUTORETRY = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_jitter")
 
 
+_WINDOWS = ("dedup_for", "debounce", "debounce_max")
+
+
 class _KeyInRun:
     """Give the rule when asked of the class, the key of the present job when asked of the task inside a run."""
 
@@ -550,6 +558,21 @@ def _check_versions(cls: type[ReliableTask]) -> None:
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             msg = f"task {cls.name}: {name}: expected a whole number from 1, found {version!r}; count up from 1"
             raise ConfigurationError(msg)
+
+
+def _check_windows(cls: type[ReliableTask]) -> None:
+    """Refuse options about a key that is submitted again which are wrong, contradict each other, or have no key."""
+    options = {name: value for name, value in _options_given(cls).items() if name in (*_WINDOWS, "on_conflict")}
+    given = [name for name in _WINDOWS if options.get(name) is not None]
+    if not given:
+        return
+    Settings(idempotency_ttl=math.inf).for_task(str(cls.name), **options)
+    if cls.idempotency_key is None:
+        msg = (
+            f"task {cls.name}: {given[0]}: expected an idempotency_key beside it, found none; say what makes two calls the "
+            "same, such as idempotency_key='index:{page_id}'"
+        )
+        raise ConfigurationError(msg)
 
 
 def _seconds_until(when: Any) -> float:

@@ -494,6 +494,85 @@ class Submitting:
         harness.release("A", run)
         assert harness.run("A", fingerprint=APPLES).envelope == b"pears"
 
+    def test_ledger_keeps_the_first_envelope_of_a_replaced_job(self, harness: StoreUnderTest) -> None:
+        """P1: what is published again is the message that was lost, with its own id and continuation."""
+        harness.submit("A", envelope=b"apples")
+        for newer in (b"pears", b"plums, and more of them"):
+            harness.submit("B", envelope=newer, replace=True)
+        assert harness.ledger() == {"A": b"apples"}
+        harness.elapse_alive(2 * harness.tick)
+        assert harness.store.resend(harness.job, task_id="A", quiet=harness.tick, most=3, record_ttl=LONG) == "publish"
+        harness.submit("C", envelope=b"figs", replace=True)
+        assert harness.store.entry(harness.job, task_id="A") == b"apples"
+        assert harness.submit("A", envelope=b"apples", replace=True) == Existing("A", "waiting", "same", 1)
+        run = harness.run("A")
+        assert run.envelope == b"figs"
+        harness.complete("A", run)
+        assert harness.ledger() == {}
+
+    def test_replacement_with_a_continuation_is_published_too(self, harness: StoreUnderTest) -> None:
+        """P4: its own message goes on with it once the job is done."""
+        harness.submit("A", envelope=b"apples")
+        answer = harness.submit("B", envelope=b"pears", canvas=True, replace=True)
+        assert answer == Existing("A", "waiting", "own", 1, replaced=True)
+        assert harness.ledger() == {"A": b"apples", "B": b"pears"}
+        harness.complete("A", harness.run("A"))
+        assert isinstance(harness.claim("B"), Done)
+        assert harness.ledger() == {"B": b"pears"}
+
+    def test_replacement_that_nobody_sweeps_is_published_until_that_is_confirmed(self, harness: StoreUnderTest) -> None:
+        """P2: the producer of the only message may have died before its publish."""
+        given: Any = {"replace": True, "swept": False}
+        harness.submit("A", envelope=b"apples", **given)
+        assert harness.submit("B", envelope=b"pears", **given) == Existing("A", "waiting", "same", 1, replaced=True)
+        harness.store.published(harness.job, task_id="A")
+        assert harness.submit("C", envelope=b"plums", **given) == Existing("A", "waiting", "no", 1, replaced=True)
+        assert harness.run("A").envelope == b"plums"
+
+    def test_delayed_job_is_not_due_before_its_time(self, harness: StoreUnderTest) -> None:
+        """By the store's clock, whenever its message comes."""
+        harness.submit("A", envelope=b"call", replace=True, delay=harness.tick, delay_max=LONG)
+        assert 0 < expect(NotYet, harness.claim("A")).due_in <= harness.tick
+        harness.elapse(harness.tick * 1.2)
+        assert harness.run("A").envelope is None
+
+    def test_replacement_begins_the_delay_anew_within_its_limit(self, harness: StoreUnderTest) -> None:
+        """However often it is replaced; the limit counts from the first submission."""
+        harness.submit("A", envelope=b"0", replace=True, delay=LONG / 2, delay_max=LONG)
+        harness.submit("B", envelope=b"1", replace=True, delay=LONG * 2)
+        assert LONG / 2 < expect(NotYet, harness.claim("A")).due_in <= LONG
+        harness.submit("B", envelope=b"2", replace=True, delay=harness.tick)
+        assert 0 < expect(NotYet, harness.claim("A")).due_in <= harness.tick
+        harness.elapse(harness.tick * 1.2)
+        assert harness.run("A").envelope == b"2"
+        assert harness.submit("C", envelope=b"3", replace=True, delay=LONG) == Existing("A", "running", "no", 1)
+        assert isinstance(harness.claim("A", token="another"), Busy)
+
+    def test_delay_without_a_limit_of_the_first_submission_is_none(self, harness: StoreUnderTest) -> None:
+        """It came from code that did not delay; its message may be the only one, and is not held up."""
+        harness.submit("A", envelope=b"0", replace=True)
+        harness.submit("B", envelope=b"1", replace=True, delay=LONG, delay_max=LONG)
+        assert harness.run("A").envelope == b"1"
+
+    def test_delayed_job_is_not_taken_for_lost(self, harness: StoreUnderTest) -> None:
+        """Its message waits in a worker; the sweep publishes nothing before it is due."""
+        harness.submit("A", envelope=b"call", replace=True, delay=LONG, delay_max=LONG)
+        harness.elapse_alive(2 * harness.tick)
+        assert harness.store.resend(harness.job, task_id="A", quiet=harness.tick, most=3, record_ttl=LONG) == "no"
+
+    def test_fifty_replace_at_once_and_one_begins(self, harness: StoreUnderTest) -> None:
+        """One life, whose claim hands out what one of the submissions brought."""
+        given: Any = {"replace": True, "delay": harness.tick, "delay_max": harness.tick}
+        answers = together(50, lambda number: harness.submit(f"T{number}", envelope=b"%d" % number, **given))
+        (new,) = kinds(answers, New)
+        existing = kinds(answers, Existing)
+        assert new == New(life=1)
+        assert {(one.publish, one.replaced) for one in existing} == {("no", True)}
+        (holder,) = {one.task_id for one in existing}
+        harness.elapse(harness.tick * 1.2)
+        assert harness.run(holder).envelope in {b"%d" % number for number in range(50)}
+        assert isinstance(harness.claim(holder), Busy)
+
     def test_claim_without_replacement_hands_out_no_envelope(self, harness: StoreUnderTest) -> None:
         """T3: the message has the arguments."""
         harness.submit("A", envelope=b"apples")

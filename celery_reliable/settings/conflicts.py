@@ -11,8 +11,48 @@ if TYPE_CHECKING:
 
 def between(settings: Settings, *, labels: Mapping[str, str]) -> list[str]:
     """Say which settings contradict each other; ``labels`` are their names in messages."""
-    found = [_short_marker(settings, labels), _short_runtime(settings, labels), _low_cap(settings, labels)]
-    return [problem for problem in found if problem]
+    rules = (_short_marker, _short_runtime, _low_cap, _long_window, _two_windows, _unclear_conflict, _short_burst)
+    return [problem for rule in rules if (problem := rule(settings, labels))]
+
+
+def _long_window(settings: Settings, labels: Mapping[str, str]) -> str | None:
+    """Compare a window with the life of the marker, without which the key would run again in it."""
+    if settings.dedup_for is None or settings.idempotency_ttl >= settings.dedup_for:
+        return None
+    return _too_small("idempotency_ttl", settings.idempotency_ttl, "dedup_for", settings.dedup_for, labels=labels)
+
+
+def _two_windows(settings: Settings, labels: Mapping[str, str]) -> str | None:
+    if settings.dedup_for is None or settings.debounce is None:
+        return None
+    return (
+        f"{labels['debounce']}: expected no {labels['dedup_for']} beside it, found both: the one runs what comes last in a "
+        "burst, the other what comes first; remove one of them"
+    )
+
+
+def _unclear_conflict(settings: Settings, labels: Mapping[str, str]) -> str | None:
+    """Let one option alone say what is to become of a second submission."""
+    if settings.debounce is not None:
+        name, others = "debounce", ["raise", "replace"]
+    else:
+        name, others = "dedup_for", ["queue_one"] if settings.dedup_for is not None else []
+    if settings.on_conflict not in others:
+        return None
+    return (
+        f"{labels[name]}: expected no {labels['on_conflict']}={settings.on_conflict!r} beside it, found both: they say different "
+        "things of a second submission; remove one of them"
+    )
+
+
+def _short_burst(settings: Settings, labels: Mapping[str, str]) -> str | None:
+    if settings.debounce_max is None:
+        return None
+    if settings.debounce is None:
+        return f"{labels['debounce_max']}: expected {labels['debounce']} beside it, found none; give it, or remove this one"
+    if settings.debounce_max >= settings.debounce:
+        return None
+    return _too_small("debounce_max", settings.debounce_max, "debounce", settings.debounce, labels=labels)
 
 
 def _short_marker(settings: Settings, labels: Mapping[str, str]) -> str | None:

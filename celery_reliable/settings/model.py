@@ -21,6 +21,8 @@ from celery_reliable.settings.store_url import SCHEMES, STORE_URL
 VISIBILITY_TIMEOUT = 3600.0  # kombu's own default on Redis
 PLACEHOLDERS = "%n, %h, %p, %d, %%"  # what Celery puts into the paths of its own files
 NODE_PATH = r"(?:[^%]|%[nhpd%])+"
+_SHORTEST_WINDOW = 0.1
+_BURST = 10  # times debounce
 
 
 class Configuration(Protocol):
@@ -94,6 +96,29 @@ class Settings:
         "raise",
         "replace",
         "queue_one",
+        per_task=True,
+    )
+    dedup_for: float | None = rules.seconds(
+        None,
+        "A declared key answers with the job that it has for so long after that was submitted, and while it is alive; the "
+        "next submission is a new job. None: for idempotency_ttl after its end.",
+        at_least=_SHORTEST_WINDOW,
+        optional=True,
+        per_task=True,
+    )
+    debounce: float | None = rules.seconds(
+        None,
+        "A submission of a declared key begins so much later; each further one begins that time anew and brings the newest "
+        "arguments, so that a burst is one run. None: at once.",
+        at_least=_SHORTEST_WINDOW,
+        optional=True,
+        per_task=True,
+    )
+    debounce_max: float | None = rules.seconds(
+        None,
+        "Submissions put a debounced job off for so long at most, counted from the first of a burst. None: ten times debounce.",
+        at_least=_SHORTEST_WINDOW,
+        optional=True,
         per_task=True,
     )
     retry_on: tuple[Any, ...] = rules.several(
@@ -411,11 +436,17 @@ class Settings:
         """Return the settings of one task: ``given`` are its own options, which win. Errors name the task."""
         title = f"task {task!r} is not configured correctly"
         unknown = names.unknown_options(given, known=tuple(RULES), per_task=PER_TASK)
-        return self._with(given, unknown=unknown, title=title, labels={name: name for name in RULES})
+        made = self._with(given, unknown=unknown, title=title, labels={name: name for name in RULES})
+        return made if made.debounce is None else replace(made, on_conflict="queue_one")
 
     def retry_window(self) -> float:
         """Return the longest time in which retries may start, in seconds, Retry-After apart."""
         return self.max_retries * self.retry_backoff_max if self.retry_for is None else self.retry_for
+
+    @property
+    def longest_debounce(self) -> float:
+        """Return for how long submissions may put a debounced job off, in seconds; 0 when nothing is debounced."""
+        return _BURST * (self.debounce or 0.0) if self.debounce_max is None else self.debounce_max
 
     @property
     def is_gated(self) -> bool:

@@ -253,6 +253,9 @@ class BeginSubmit(Protocol):
         envelope: bytes | None = None,
         canvas: bool = False,
         replace: bool = False,
+        swept: bool = True,
+        delay: float = 0.0,
+        delay_max: float = 0.0,
         ttl: float,
     ) -> Callable[[], SubmitAnswer]:
         """Begin."""
@@ -283,6 +286,9 @@ class Store(Protocol):
         envelope: bytes | None = None,
         canvas: bool = False,
         replace: bool = False,
+        swept: bool = True,
+        delay: float = 0.0,
+        delay_max: float = 0.0,
         ttl: float,
     ) -> SubmitAnswer:
         """Accept a submission; keep ``envelope`` (if given) in the ledger under ``task_id`` until its end.
@@ -297,7 +303,10 @@ class Store(Protocol):
         if the job is marked revoked; ``same`` for another id when no ledger entry stands behind the job and it was
         either never claimed with its publish unconfirmed, or its lease is over, or nothing was published for 10
         minutes (doubling); else ``no``. ``replace``: while never claimed, the record takes the new fingerprint and
-        envelope under the existing id, and claim hands them out; after it the answer is a plain `Existing`.
+        envelope under the existing id, and claim hands them out; after it the answer is a plain `Existing`. The ledger
+        keeps the first envelope, too. ``swept``: somebody publishes again what the ledger has and the broker lost; if not,
+        no entry stands behind a job. ``delay``: a new life is due in so many seconds, and each replacement by another id
+        begins them anew, up to ``delay_max`` seconds after the first; claim answers `NotYet` until then.
         ``ttl``: life of the waiting record. Raises `StoreFull` at the memory limit.
         """
         ...

@@ -43,6 +43,7 @@ class Record:
     withdrawn_stamp: int = 0
     spent_life: int = 0  # the highest life ever given out, when a withdrawal fell back to an older one
     due_at: float = -math.inf
+    due_limit: float = -math.inf  # no replacement puts a job off beyond that
     claimed: bool = False
     confirmed: bool = False
     joined: bool = False  # others were told that this job is theirs too
@@ -125,7 +126,7 @@ def publish(record: Record, *, task_id: str, canvas: bool, now: float, backed: b
 
 def _may_be_only_copy(record: Record, *, now: float) -> bool:
     never_sent = not record.claimed and not record.confirmed
-    silent = now - record.published_at >= record.republish_after
+    silent = now - max(record.published_at, record.due_at) >= record.republish_after
     return never_sent or record.state == "running" or silent
 
 
@@ -183,6 +184,16 @@ def run(record: Record) -> Run:
         saved=record.saved,
         envelope=record.envelope,
     )
+
+
+def delayed(record: Record, *, now: float, delay: float, delay_max: float) -> Record:
+    """Return the record of a job that begins to wait for its due time."""
+    return replace(record, due_at=now + delay, due_limit=now + delay_max) if delay > 0 else record
+
+
+def put_off(record: Record, *, now: float, delay: float) -> Record:
+    """Begin the delay of a waiting job anew, within its limit."""
+    return replace(record, due_at=min(now + delay, record.due_limit)) if delay > 0 else record
 
 
 def poisoned(record: Record) -> Poisoned:

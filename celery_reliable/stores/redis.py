@@ -50,6 +50,9 @@ _BARE = ("claim_declared", "finish", "finish_declared")
 _FIRST = base.New(1)
 _FIRST_LIFE = "R|1|%d|||||%d|%s|||"
 _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published again, see resend.lua
+_REPLACED = re.compile(
+    rb"\A\x02(\d+)\n"
+)  # then as many bytes of newer arguments, and the first envelope: see common.lua
 _HEX = re.compile("[0-9a-f]+")
 _UNLABELLED, _LAST_NUMBER = b"00000000", "\0"  # as in common.lua
 _BEFORE_BODY = 9
@@ -65,6 +68,13 @@ def _ms(seconds: float) -> int:
 
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
+
+
+def _first_envelope(entry: bytes) -> bytes:
+    """Return the envelope that an entry of the ledger began with."""
+    entry = _RESENT.sub(b"", entry, count=1)
+    newer = _REPLACED.match(entry)
+    return entry[newer.end() + int(newer[1]) :] if newer else entry
 
 
 def load_scripts() -> dict[str, bytes]:
@@ -110,11 +120,24 @@ class RedisStore:
         envelope: bytes | None = None,
         canvas: bool = False,
         replace: bool = False,
+        swept: bool = True,
+        delay: float = 0.0,
+        delay_max: float = 0.0,
         ttl: float,
     ) -> base.SubmitAnswer:
         """See `Store.submit`."""
-        facts = {"fingerprint": fingerprint, "envelope": envelope, "canvas": canvas, "replace": replace}
-        return self.begin_submit(job, task_id=task_id, ttl=ttl, **facts)()  # type: ignore[arg-type]  # mixed values
+        return self.begin_submit(
+            job,
+            task_id=task_id,
+            fingerprint=fingerprint,
+            envelope=envelope,
+            canvas=canvas,
+            replace=replace,
+            swept=swept,
+            delay=delay,
+            delay_max=delay_max,
+            ttl=ttl,
+        )()
 
     def begin_submit(
         self,
@@ -125,13 +148,19 @@ class RedisStore:
         envelope: bytes | None = None,
         canvas: bool = False,
         replace: bool = False,
+        swept: bool = True,
+        delay: float = 0.0,
+        delay_max: float = 0.0,
         ttl: float,
     ) -> Callable[[], base.SubmitAnswer]:
         """See `base.BeginSubmit`: one plain HSET for ids of their own, a script for declared keys."""
         place = self._keys.place(job)
         if job.kind == "declared":
             names = (place.record, place.alone, place.ledger)
-            values = (place.field, task_id, fingerprint, envelope or b"", int(canvas), int(replace), _ms(ttl))
+            values: tuple[Any, ...] = (place.field, task_id, fingerprint, envelope or b"")
+            values += (int(canvas), int(replace), _ms(ttl))
+            if replace:
+                values += (int(swept), _ms(delay), _ms(delay_max)) if delay else (int(swept),)
             return partial(self._submitted, place, self._link.begin_script("submit", names, values))
         if envelope is None:
             return lambda: _FIRST
@@ -501,7 +530,7 @@ class RedisStore:
         """See `Store.entry`."""
         name = self._keys.place(job).ledger
         found: bytes | None = self._link.command("HGET", name, task_id, key=name)
-        return None if found is None else _RESENT.sub(b"", found, count=1)
+        return None if found is None else _first_envelope(found)
 
     def ledger(self, *, limit: int = 1000) -> Iterator[tuple[str, bytes]]:
         """See `Store.ledger`."""
@@ -510,7 +539,7 @@ class RedisStore:
             cursor = 0
             while True:
                 cursor, flat = self._link.command("HSCAN", name, cursor, "COUNT", limit, key=name)
-                yield from ((_text(task_id), _RESENT.sub(b"", entry, count=1)) for task_id, entry in _pairs(flat))
+                yield from ((_text(task_id), _first_envelope(entry)) for task_id, entry in _pairs(flat))
                 if int(cursor) == 0:
                     break
 

@@ -139,8 +139,14 @@ class ReliableRequest(Request):
         self._lost(TimeLimitExceeded(timeout))
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:  # noqa: FBT001
-        """Free the key and end the ledger entry of a job that Celery (5.7) revokes, expires or terminates."""
+        """Free the key and end the ledger entry of a job that Celery (5.7) revokes, expires or terminates, then say so.
+
+        Whoever was told may submit the key at once: by then it has to be free.
+        """
+        self._free_key(terminated=terminated, expired=expired)
         super()._announce_revoked(reason, terminated, signum, expired)
+
+    def _free_key(self, *, terminated: bool, expired: bool) -> None:
         store, job = self.runtime.store, self.job
         try:
             if not expired:  # another worker may hold it, or have died with it: no further run, and the key is free

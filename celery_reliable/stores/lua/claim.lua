@@ -83,7 +83,11 @@ if poisoned then
   for _, one in ipairs(redis.call('LRANGE', KEYS[8], -20, -1)) do answer[#answer + 1] = one end
   return answer
 end
-local envelope = replaced and string.gsub(redis.call('HGET', KEYS[3], r.id) or '', '^\1%d+ %d+\n', '', 1) or ''
+local envelope = ''
+if replaced then
+  local _, newer, first = split_entry(redis.call('HGET', KEYS[3], r.id))
+  envelope = newer or first
+end
 local answer = { 'run', int(r.fence), r.life, r.attempts + 1, r.lost + 1, r.snoozes, r.checks, envelope }
 if r.checks > 0 then
   for _, one in ipairs(redis.call('HGETALL', KEYS[5])) do answer[#answer + 1] = one end

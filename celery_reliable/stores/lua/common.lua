@@ -7,7 +7,7 @@
 -- token   R: the claim's token; X: the letter's id; O: why it is over; W: letter of the dead life before this one
 -- marks   r revoked while running, f lease freed, x may only bury, e newer arguments in the ledger, p publish confirmed,
 --         t<seconds>x<n> last publish by a producer and how many, l<life> the dead life before this one,
---         j another submission counts on it
+--         j another submission counts on it, d<milliseconds> no replacement puts it off beyond that
 -- A record lies in a string of its own, or (first run of an `own` key) in a field of an hourly bucket hash. `>` in the
 -- bucket means: look into the string. Long-lived states are moved there, so a bucket holds young records only.
 local ENDED = { X = true, O = true }
@@ -107,6 +107,22 @@ local function over(r, alt, state, ttl, checkpoint)
 end
 
 local function marked(r, mark) return string.find(r.marks or '', mark, 1, true) end
+
+-- An entry of the ledger: 0x01 times moment, if it was published again (see resend.lua); 0x02 length and envelope, if newer
+-- arguments are to be handed out; the envelope it began with.
+local function split_entry(entry)
+  local resent, rest = string.match(entry or '', '^(\1%d+ %d+\n)(.*)$')
+  rest = rest or entry or ''
+  local head, length = string.match(rest, '^(\2(%d+)\n)')
+  if not head then return resent or '', nil, rest end
+  local first = #head + tonumber(length) + 1
+  return resent or '', string.sub(rest, #head + 1, first - 1), string.sub(rest, first)
+end
+
+local function entry_with(entry, newer)
+  local resent, _, first = split_entry(entry)
+  return resent .. '\2' .. #newer .. '\n' .. newer .. first
+end
 
 local function next_life(r) return (r.st == 'X' and math.max(r.life, r.at) or r.life) + 1 end
 

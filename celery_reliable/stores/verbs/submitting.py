@@ -26,6 +26,9 @@ class Submitting(Verbs):
         envelope: bytes | None = None,
         canvas: bool = False,
         replace: bool = False,
+        swept: bool = True,
+        delay: float = 0.0,
+        delay_max: float = 0.0,
         ttl: float,
     ) -> SubmitAnswer:
         """Accept a submission, or say which job holds the key."""
@@ -34,13 +37,18 @@ class Submitting(Verbs):
             return New(life=1)
         record = tables.record(job)
         if record is None or records.may_begin(record, task_id=task_id):
-            return _begin(tables, job, record, task_id=task_id, fingerprint=fingerprint, envelope=envelope, ttl=ttl)
-        replaced = replace and not (record.claimed or record.ended)
+            fresh = _fresh(tables, record, task_id=task_id, fingerprint=fingerprint, ttl=ttl)
+            fresh = records.delayed(fresh, now=tables.now, delay=delay, delay_max=delay_max)
+            tables.keep(job, fresh)
+            _note(tables, task_id, envelope)
+            return New(life=fresh.life)
+        replaced = replace and task_id != record.task_id and not (record.claimed or record.ended)
         if replaced:
             record = dataclasses.replace(record, fingerprint=fingerprint, envelope=envelope)
+            record = records.put_off(record, now=tables.now, delay=delay)
         elif not replace and record.contradicts(fingerprint):
             return Mismatch(existing_id=record.task_id)
-        found = _join(tables, job, record, task_id=task_id, envelope=envelope, canvas=canvas)
+        found = _join(tables, job, record, task_id=task_id, envelope=envelope, canvas=canvas, swept=swept)
         return dataclasses.replace(found, replaced=True) if replaced else found
 
     @verb
@@ -66,27 +74,18 @@ class Submitting(Verbs):
         return True
 
 
-def _begin(
-    tables: Tables,
-    job: Job,
-    record: Record | None,
-    *,
-    task_id: str,
-    fingerprint: str,
-    envelope: bytes | None,
-    ttl: float,
-) -> New:
+def _fresh(tables: Tables, record: Record | None, *, task_id: str, fingerprint: str, ttl: float) -> Record:
     now = tables.now
     first = record or Record(state="over", task_id="", life=0, ends=now)
     fresh = first.next_life(task_id=task_id, fingerprint=fingerprint, life=1, ends=now + ttl)
-    tables.keep(job, dataclasses.replace(fresh, published_at=now))
-    _note(tables, task_id, envelope)
-    return New(life=fresh.life)
+    return dataclasses.replace(fresh, published_at=now)
 
 
-def _join(tables: Tables, job: Job, record: Record, *, task_id: str, envelope: bytes | None, canvas: bool) -> Existing:
+def _join(
+    tables: Tables, job: Job, record: Record, *, task_id: str, envelope: bytes | None, canvas: bool, swept: bool
+) -> Existing:
     now = tables.now
-    backed = tables.has_entry(record.task_id)
+    backed = swept and tables.has_entry(record.task_id)
     publish = records.publish(record, task_id=task_id, canvas=canvas, now=now, backed=backed)
     if publish == "same":
         record = records.sent_again(record, now=now)

@@ -1,0 +1,52 @@
+"""What a worker does with a message that was revoked or has expired."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.backends.base import DisabledBackend
+
+from celery_reliable.runtime import runtime_of
+from celery_reliable.stores.base import Job
+from celery_reliable.worker.request import ReliableRequest
+from tests.unit.test_task import job_task, make_app
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+JOB = Job("job:1", "declared")
+
+
+class Telling(DisabledBackend):  # type: ignore[misc]  # Celery has no types
+    """A result backend that looks at the key in the moment in which it tells the caller."""
+
+    def __init__(self, app: Celery) -> None:
+        """Take the app."""
+        super().__init__(app=app)
+        self._store = runtime_of(app).store
+        self.found: list[str] = []
+
+    def mark_as_revoked(self, *args: Any, **kwargs: Any) -> None:
+        """Look."""
+        self.found.append(self._store.inspect(JOB)["state"])
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+@pytest.mark.parametrize("expired", [False, True])
+def test_the_key_is_free_before_the_caller_is_told(terminated: bool, expired: bool) -> None:  # noqa: FBT001
+    """Whoever was told may submit it again at once: that is a job of its own."""
+    app = make_app()
+    task = job_task(app, idempotency_key="job:{x}")
+    with app.connection_for_write() as connection:
+        queue = app.amqp.queues["celery"](connection.default_channel)
+        queue.declare()
+        queue.purge()
+        first = task.delay(1)
+        message = queue.get(no_ack=True)
+        task.backend = told = Telling(app)
+        request = ReliableRequest(message, app=app, task=task, on_ack=lambda *_: None, eventer=None)
+        reason = "expired" if expired else "revoked"
+        request._announce_revoked(reason, terminated, None, expired)  # what Celery calls
+    assert told.found == ["over" if expired else "revoked"]
+    assert task.delay(1).id != first.id
