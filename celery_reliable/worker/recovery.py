@@ -198,7 +198,7 @@ class Rounds:
         return len(restored)
 
     def _queues(self) -> set[str]:
-        return {queue.name for queue in self._consumer.task_consumer.queues}
+        return {queue.name for queue in self._consumer.task_consumer.queues} | self._runtime.stopped_queues
 
     def close(self) -> None:
         """Close the broker's connection."""
