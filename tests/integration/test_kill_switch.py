@@ -10,8 +10,10 @@ import pytest
 
 from celery_reliable.fleet.queues import sight_of
 from celery_reliable.flow.lanes import lane_names
+from celery_reliable.heartbeats import SHELF, LifeSign
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings.policies import FairQueue
+from celery_reliable.stores.notes import every
 from tests.integration.apps.flow_jobs import add_tasks
 from tests.integration.apps.jobs import QUICK, client, make_app
 from tests.integration.apps.stage import Stage
@@ -91,6 +93,7 @@ def scene(
         "reliable_kill_switches": {queue: {"minimum": 4, "pause": 60}},
         "reliable_fair_queues": {queue: {"lanes": LANES}},
         "worker_prefetch_multiplier": 4,
+        "reliable_heartbeat_interval": 1,
     }
     store = 2 if request.param == "redis" else 3
     stage = Stage(
@@ -160,3 +163,16 @@ def test_a_queue_whose_runs_fail_is_stopped_and_tried_again(scene: Scene, label:
     scene.switches.stop(scene.queue, seconds=0.5)
     assert [one.get(timeout=DEADLINE) for one in late] == [f"tenant{number}" for number in range(4)]
     scene.stage.wait_event_of("queue_resumed", queue=scene.queue, by="trial")
+
+
+def test_a_worker_tells_how_long_its_runs_take(scene: Scene) -> None:
+    """By queue and task, in its signs of life: for `reliable check`."""
+    scene.send("busy", "long", 0.2, queue=scene.other).get(timeout=DEADLINE)
+
+    def told() -> list[float]:
+        signs = every(runtime_of(scene.app).store.notes, SHELF).values()
+        return [one for sign in signs for one in LifeSign.from_json(sign.value).runtimes[scene.other].get("busy", ())]
+
+    runs, median, longest = wait_until(told, DEADLINE, "its runtime")
+    assert runs == 1
+    assert 0.2 <= median == longest < DEADLINE

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
+from celery.worker.request import create_request_cls
 from click.testing import CliRunner, Result
 from kombu import Queue
+from kombu.message import Message
 
+from celery_reliable import Draining, Permanent, Snooze, Transient
 from celery_reliable.alerts import alert_of
 from celery_reliable.cli import reliable
 from celery_reliable.errors import ConfigurationError
@@ -23,8 +31,11 @@ from celery_reliable.flow.switching import RUNNING, SECOND, Switch, after, stopp
 from celery_reliable.flow.window import Pair
 from celery_reliable.runtime import runtime_of
 from celery_reliable.settings.policies import KillSwitch
+from celery_reliable.worker.request import ReliableRequest
+from celery_reliable.worker.waiting import GiveBack, Hold, Snoozed
+from tests.provoking import raise_
 from tests.unit.test_breakers import CountedNotes
-from tests.unit.test_task import make_app
+from tests.unit.test_task import job_task, make_app
 
 BEGIN = 1_900_000_000 * SECOND
 POLICY = KillSwitch(failure_ratio=0.5, window=60.0, minimum=20, pause=30.0)
@@ -294,6 +305,79 @@ def test_runs_are_counted_for_queues_that_may_be_stopped_alone() -> None:
         runs.note("q", f"task{number}", seconds=1.0, failed=False)
         runs.learn(number, "q")
     assert sum(map(len, runs.runtimes().values())) == 100
+
+
+def request_of(app: Any, task: Any, *, lane: str) -> ReliableRequest:
+    """Return the request of a message that a worker has received from a lane, and begun to run."""
+    headers = {"id": "1", "task": task.name, "lang": "py"}
+    info = {"exchange": "", "routing_key": lane}
+    body: Any = ([1], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None})
+    message = Message(headers=headers, delivery_info=info, properties={}, body=body, content_type="application/json")
+    made_by = create_request_cls(ReliableRequest, task, SimpleNamespace(apply_async=None), "here", None, app=app)
+    request = made_by(message, app=app, task=task, body=body, headers=headers, decoded=True)
+    request.on_accepted(1, time.monotonic() - 2.0)
+    return request
+
+
+def ended_with(request: ReliableRequest, exc: BaseException | None) -> None:
+    """Let a run end as a pool tells it: with what it raised, or (None) well."""
+    try:
+        if exc is not None:
+            raise_(exc)
+    except BaseException:  # noqa: BLE001  # as the pool does
+        request.on_success((1, ExceptionInfo(), 2.0))
+        return
+    request.on_success((0, "7", 2.0))
+
+
+@pytest.mark.parametrize(
+    ("exc", "counted"),
+    [
+        (None, (1, 0)),
+        (Permanent("no"), (0, 1)),
+        (Retry(exc=Transient("down"), when=1), (0, 1)),
+        (Reject("no", requeue=False), (0, 1)),
+        (WorkerLostError("signal 9 (SIGKILL)"), (0, 1)),
+        (Snoozed(when=1), (0, 0)),
+        (Ignore(), (0, 0)),
+        (Draining(), (0, 0)),
+        (Reject(Hold(1.0, "busy"), requeue=True), (0, 0)),
+        (Reject(GiveBack("draining"), requeue=True), (0, 0)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_a_run_counts_once_and_only_if_it_says_something_of_its_task(exc: BaseException | None, counted: Pair) -> None:
+    """What came from a lane counts for its queue. A run of which nothing is told counts when it ends later."""
+    app = make_app(reliable_fair_queues={"reports": {}}, reliable_kill_switches={"reports": {}})
+    runtime = runtime_of(app)
+    runtime.runs.count(["reports"])
+    runtime.holding = SimpleNamespace(
+        consumer=SimpleNamespace(task_consumer=None), hold=lambda *_: None, give_back=lambda *_, **__: None
+    )
+    request = request_of(app, job_task(app), lane="reports.lane.3")
+    ended_with(request, exc)
+    assert runtime.runs.ended() == {"reports": counted}
+    request.acknowledge()
+    request.acknowledge()
+    waits = isinstance(exc, Draining | Reject) and counted == (0, 0)
+    assert runtime.runs.ended() == {"reports": (1, 0) if waits else (0, 0)}
+    for median in [one[1] for tasks in runtime.runs.runtimes().values() for one in tasks.values()]:
+        assert median >= 2.0
+
+
+def test_a_snooze_comes_out_of_a_pool_child_as_one() -> None:
+    """It is pickled on its way."""
+    known = pickle.loads(pickle.dumps(Snoozed(exc=Snooze(3.0), when=3.0)))
+    assert (type(known), known.when) == (Snoozed, 3.0)
+
+
+def test_a_message_that_is_acked_before_its_run_says_nothing() -> None:
+    """Its run is not over when it is acked."""
+    app = make_app(reliable_kill_switches={"celery": {}})
+    runtime_of(app).runs.count(["celery"])
+    request = request_of(app, job_task(app, acks_late=False), lane="celery")
+    ended_with(request, None)
+    assert runtime_of(app).runs.ended() == {"celery": (0, 0)}
 
 
 # --- settings, command line, alerts
