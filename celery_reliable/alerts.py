@@ -1,4 +1,4 @@
-"""Tell people of what needs one: dead letters, stuck workers, queues that nobody consumes, a schedule that stands still.
+"""Tell people of what needs one: dead letters, stuck workers, queues that stand still, a schedule that does.
 
 A subject (one group of dead letters, one worker, one queue) is told once in a while in the whole fleet, not once a failure:
 a thousand letters of one group are one alert. What is sent, and how, is for the project to say.
@@ -51,7 +51,10 @@ class Alerts:
     """
 
     events = frozenset(
-        {"buried", "worker_state", "heartbeat_withheld", "queue_unconsumed", "beat_stalled", "beat_failed"}
+        {
+            *("buried", "worker_state", "heartbeat_withheld", "queue_unconsumed", "queue_stopped"),
+            *("beat_stalled", "beat_failed"),
+        }
     )
 
     def __init__(
@@ -102,22 +105,31 @@ def alert_of(event: str, fields: Mapping[str, Any]) -> Alert | None:
             f"{fields['letter_id']}"
         )
         return Alert(event, subject, text, fields)
-    if event == "worker_state":
-        if fields["state"] not in _STUCK:
-            return None
-        return Alert(event, f"worker {fields['node']}", f"worker {fields['node']} is {fields['state']}", fields)
-    if event == "heartbeat_withheld":
-        return Alert(event, f"worker {fields['node']}", f"worker {fields['node']} stands still", fields)
-    if event == "queue_unconsumed":
-        return Alert(
-            event,
-            f"queue {fields['queue']}",
-            f"messages wait in queue {fields['queue']}, no worker consumes it",
-            fields,
-        )
+    if event in ("worker_state", "heartbeat_withheld"):
+        return _of_worker(event, fields)
+    if event in ("queue_unconsumed", "queue_stopped"):
+        return _of_queue(event, fields)
     return Alert(
         event, f"beat {event}", f"beat is in trouble: {', '.join(f'{k} {v}' for k, v in fields.items())}", fields
     )
+
+
+def _of_worker(event: str, fields: Mapping[str, Any]) -> Alert | None:
+    node = fields["node"]
+    if event == "heartbeat_withheld":
+        return Alert(event, f"worker {node}", f"worker {node} stands still", fields)
+    state = fields["state"]
+    return Alert(event, f"worker {node}", f"worker {node} is {state}", fields) if state in _STUCK else None
+
+
+def _of_queue(event: str, fields: Mapping[str, Any]) -> Alert | None:
+    queue = fields["queue"]
+    if event == "queue_unconsumed":
+        return Alert(event, f"queue {queue}", f"messages wait in queue {queue}, no worker consumes it", fields)
+    if fields["by"] == "hand":  # who did it knows
+        return None
+    text = f"queue {queue} is stopped, {fields['failed']} of {fields['runs']} runs failed"
+    return Alert(event, f"stopped queue {queue}", text, fields)
 
 
 def to_log(alert: Alert) -> None:

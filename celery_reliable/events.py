@@ -110,6 +110,15 @@ EVENTS: dict[str, Event] = {
     "breaker_unknown": Event(
         logging.WARNING, "store unavailable: a breaker is taken for what it was last seen as", ("breaker", "error")
     ),
+    "queue_stopped": Event(
+        logging.ERROR,
+        "too many of its runs failed, or an operator said so: the fleet consumes this queue no longer",
+        ("queue", "by", "failed", "runs", "wait"),
+    ),
+    "queue_resumed": Event(logging.WARNING, "queue is consumed again", ("queue", "by")),
+    "kill_switch_unknown": Event(
+        logging.WARNING, "store unavailable: queues are consumed as they were last seen", ("queues", "error")
+    ),
     # worker
     "finding": Event(logging.WARNING, "the configuration endangers a promise", ("finding",)),
     # messages that cannot run here

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,10 @@ class LifeSign:
 
     ``owner`` is a random token of the process, ``at`` the wall time and ``clock`` the monotonic time of the sign,
     ``interval`` the seconds until the next one. ``waiting`` counts the messages in the worker's queues, None when it did
-    not look. ``busy`` counts what runs, by the queue it came from. ``broker`` is the address of its broker, without a
-    password; ``probed``: it writes a file for probes, or answers them.
+    not look. ``busy`` counts what runs, by the queue it came from. ``stopped`` are queues that it does not consume because
+    of a kill switch. ``runtimes`` has by queue and task how many of its last runs are known, their median and the longest;
+    it is not in files. ``broker`` is the address of its broker, without a password; ``probed``: it writes a file for
+    probes, or answers them.
 
     .. versionadded:: 0.1
     """
@@ -75,6 +77,8 @@ class LifeSign:
     received: int = 0
     waiting: int | None = None
     busy: Mapping[str, int] = field(default_factory=dict)
+    stopped: tuple[str, ...] = ()
+    runtimes: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     broker: str = ""
     probed: bool = True

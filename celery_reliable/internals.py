@@ -630,19 +630,68 @@ def is_taken(message: Message) -> bool:
     return any(request.message is message for request in requests)
 
 
-def queue_of(message: Message, task_consumer: Any) -> str:
-    """Return the queue that a message was received from.
+def place_of(message: Message) -> Any:
+    """Return what a message says of where it came from: the same for all messages of a queue on one connection."""
+    info = message.delivery_info
+    return info.get("consumer_tag") or (info.get("exchange"), info.get("routing_key"))
 
-    AMQP tells the consumer's tag, which kombu's ``Consumer._active_tags`` (5.7) has by queue; virtual transports tell
-    exchange and routing key, which lead to the queue as in kombu's own ``_restore``.
+
+def queues_by_tag(task_consumer: Any) -> dict[str, str]:
+    """Return the queues that are consumed by the tag of their consumer: kombu's ``Consumer._active_tags`` (5.7)."""
+    return {tag: name for name, tag in getattr(task_consumer, "_active_tags", {}).items()}
+
+
+def queue_of(message: Message, task_consumer: Any, *, cancelled: Mapping[str, str] | None = None) -> str:
+    """Return the queue that a message was received from; ``cancelled`` has queues by tag that are not consumed any more.
+
+    AMQP tells the consumer's tag; virtual transports tell exchange and routing key, which lead to the queue as in kombu's
+    own ``_restore``.
     """
     info = message.delivery_info
-    names = {tag: name for name, tag in getattr(task_consumer, "_active_tags", {}).items()}
+    names = {**(cancelled or {}), **queues_by_tag(task_consumer)}
     if info.get("consumer_tag") in names:
         return str(names[info["consumer_tag"]])
     lookup = getattr(message.channel, "_lookup", None)
     found = lookup(info.get("exchange"), info.get("routing_key")) if lookup else ()
     return str(next(iter(found), None) or info.get("routing_key") or "")
+
+
+def keep_late_arrivals_near(channel: Any) -> None:
+    """Give back, at the near end, what a BRPOP still brings of a queue whose consumer was cancelled meanwhile.
+
+    kombu (5.7, ``Transport._reject_inbound_message``) puts it behind the whole backlog.
+    """
+    transport = channel.connection
+    if not hasattr(transport, "_reject_inbound_message"):
+        return
+
+    def give_back_late(raw: Any) -> None:
+        message = channel.Message(raw, channel=channel)
+        channel.qos.append(message, message.delivery_tag)
+        give_back(message)
+
+    transport._reject_inbound_message = give_back_late  # noqa: SLF001
+
+
+def forget_waiting(consumer: Any, gone: Collection[int]) -> None:
+    """Take requests, by the ids of their messages, out of what would begin them later: a free slot, or their rate limit.
+
+    A slot of a prefork pool calls ``LaxBoundedSemaphore._waiting`` (kombu 5.7), the rate limit ``TokenBucket.contents``. In
+    the consumer's own thread.
+    """
+    semaphore = getattr(consumer.controller, "semaphore", None)
+    waiting: Any = getattr(semaphore, "_waiting", ())
+    for entry in [entry for entry in waiting if entry[1] and id(getattr(entry[1][0], "message", None)) in gone]:
+        waiting.remove(entry)
+    for bucket in list(consumer.task_buckets.values()):
+        for entry in [entry for entry in (bucket.contents if bucket else ()) if id(entry[0].message) in gone]:
+            bucket.contents.remove(entry)
+
+
+def raised_prefetch(consumer: Any, request: Any) -> bool:
+    """Tell whether the prefetch count is one higher while a request waits: for its ETA, or held as if it had one (5.7)."""
+    entry = request._eta_timer_entry  # noqa: SLF001
+    return entry is not None and entry.fun in (consumer.apply_eta_task, consumer._limit_post_eta)  # noqa: SLF001
 
 
 def raw_parts(message: Message) -> dict[str, Any]:

@@ -82,6 +82,7 @@ reliable_retry_budget = None
 reliable_queue_limits = None
 reliable_importance = "normal"
 reliable_fair_queues = None
+reliable_kill_switches = None
 reliable_low_priority_every = None
 
 # --- payloads

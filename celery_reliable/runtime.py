@@ -28,6 +28,8 @@ from celery_reliable.flow.lanes import Lanes
 from celery_reliable.flow.places import Places
 from celery_reliable.flow.rates import Rates
 from celery_reliable.flow.rounds import Rounds
+from celery_reliable.flow.runs import Runs
+from celery_reliable.flow.switches import Switches
 from celery_reliable.overlap import Lives, OutspokenLives, Rights
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.sight import Load, Sight, sight_on
@@ -67,6 +69,10 @@ class Runtime:
     """The `contrib.prometheus.EventMetrics` of this process, where ``reliable_metrics_port`` is set."""
     holding: Any = None
     """The consumer's `worker.holding.Holding`, while a worker of this app runs in this process."""
+    runs: Runs = field(default_factory=Runs)
+    """How the last runs went, in the main process of a worker."""
+    stopped_queues: frozenset[str] = frozenset()
+    """Queues and lanes that this worker would consume, were they not stopped by a kill switch."""
     keep_rights: Callable[[], None] | None = None
     """Begins to renew the rights of what must not overlap, in the parent of a worker; may be called often."""
 
@@ -167,6 +173,16 @@ class Runtime:
             token=internals.new_token,
             emit=self.events.emit,
         )
+
+    @cached_property
+    def switches(self) -> Switches | None:
+        """Which queues are stopped; None when none can be. Raises `ConfigurationError` for unknown queues."""
+        policies = self.settings.kill_switches
+        if not policies:
+            return None
+        _refuse_unknown_queues(self.app, policies, setting="reliable_kill_switches")
+        store = self.store
+        return Switches(store.notes, now=store.now, policies=policies, worker=self.owner, emit=self.events.emit)
 
     @cached_property
     def lanes(self) -> Lanes | None:

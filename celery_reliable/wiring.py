@@ -46,6 +46,7 @@ CONSUMER_STEPS = (
     "celery_reliable.worker.rescue:Rescue",
     "celery_reliable.worker.recovery:Recovery",
     "celery_reliable.worker.drain.handover:HandOver",
+    "celery_reliable.worker.kill_switch:KillSwitches",
     "celery_reliable.worker.reaping:Reaping",
     "celery_reliable.worker.waker:Waker",
     "celery_reliable.worker.heartbeat:Heartbeat",

@@ -59,6 +59,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "no_probe": "Nothing outside can tell whether a worker works or hangs.",
     "worker_stuck": "A worker is alive and receives nothing, or gives no sign of life.",
     "queue_unconsumed": "Messages wait in a queue that no worker consumes.",
+    "slow_beside_fast": "A task that takes seconds waits behind one that takes minutes, in the same queue.",
     "no_leader": "Beats run and none leads, so nothing fires.",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _SKEW: Final = 5.0  # seconds
 _NAMED: Final = 3
+_SLOW: Final = 10.0  # seconds: a slot is taken for so long by half of the runs of a slow task
+_FAST: Final = 1.0
 _CODES: Final = (
     ("maxmemory-policy", "store_evicts"),
     ("appendonly", "store_volatile"),
@@ -117,7 +119,7 @@ def _timeouts(app: Celery) -> Iterator[Finding]:
 
 def fleet_findings(fleet: Fleet) -> list[Finding]:
     """Judge what the fleet's signs of life, queues and beats tell."""
-    checks = (_clocks, _versions, _brokers, _stuck, _unprobed, _unconsumed, _leaderless)
+    checks = (_clocks, _versions, _brokers, _stuck, _unprobed, _unconsumed, _mixed, _leaderless)
     return [finding for check in checks for finding in check(fleet)]
 
 
@@ -195,13 +197,35 @@ def _workers(workers: list[WorkerState]) -> str:
 
 def _unconsumed(fleet: Fleet) -> Iterator[Finding]:
     for queue in fleet.queues:
-        if queue.waiting and not fleet.consumers_of(queue.name) and not queue.consumers:
+        consumed = queue.consumers or fleet.consumers_of(queue.name) or queue.name in fleet.stopped
+        if queue.waiting and not consumed:
             yield Finding(
                 "queue_unconsumed",
                 "error",
                 f"{queue.waiting} messages wait in queue {queue.name}, and no worker consumes it: they wait for ever. Start a "
                 f"worker with -Q {queue.name}, or empty it with `celery reliable purge -Q {queue.name}`.",
             )
+
+
+def _mixed(fleet: Fleet) -> Iterator[Finding]:
+    """Compare, for each queue, how long its tasks ran lately in all workers."""
+    for queue, medians in sorted(fleet.medians().items()):
+        slow = {task: seconds for task, seconds in medians.items() if seconds >= _SLOW}
+        fast = {task: seconds for task, seconds in medians.items() if seconds <= _FAST}
+        if not slow or not fast:
+            continue
+        yield Finding(
+            "slow_beside_fast",
+            "warning",
+            f"in queue {queue} {_times(slow)} and {_times(fast)}: the fast ones wait until a slow one has ended. Give the slow "
+            "ones a queue and workers of their own.",
+        )
+
+
+def _times(medians: Mapping[str, float]) -> str:
+    ordered = sorted(medians.items(), key=lambda one: -one[1])
+    more = f", and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return ", ".join(f"{task} takes {seconds:.3g} s" for task, seconds in ordered[:_NAMED]) + more
 
 
 def _leaderless(fleet: Fleet) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "dlq": "celery_reliable.cli.dlq:dlq",
     "exporter": "celery_reliable.cli.exporter:exporter",
     "explain": "celery_reliable.cli.explain:explain",
+    "kill-switch": "celery_reliable.cli.kill_switch:kill_switch",
     "purge": "celery_reliable.cli.purge:purge",
     "relay": "celery_reliable.cli.relay:relay",
     "schema": "celery_reliable.cli.schema:schema",

@@ -145,6 +145,16 @@ def _breakers(view: View) -> Iterator[RenderableType]:
         yield Text(f"{count_of(len(closed), 'breaker')} not closed, tasks wait: {names}", style="red")
 
 
+# --- queues that are stopped
+
+
+def _stopped(view: View) -> Iterator[RenderableType]:
+    stopped = sorted(view.fleet.stopped)
+    if stopped:
+        names = ", ".join(map(printable, stopped))
+        yield Text(f"{count_of(len(stopped), 'queue')} stopped by a kill switch, messages wait: {names}", style="red")
+
+
 # --- dead letters
 
 
@@ -161,5 +171,5 @@ def _deaths(view: View) -> Iterator[RenderableType]:
     yield Text(f"{count_of(kept)} kept, {waiting}.", style="red" if open_ones else "")
 
 
-PANELS: Final[tuple[Panel, ...]] = (_workers, _queues, _beat, _breakers, _deaths)
+PANELS: Final[tuple[Panel, ...]] = (_workers, _queues, _stopped, _beat, _breakers, _deaths)
 """The parts of the screen, in order. A feature that has a state of its own adds a part here."""

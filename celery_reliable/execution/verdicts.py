@@ -14,7 +14,7 @@ from celery_reliable.keys import HEADER
 from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
 from celery_reliable.stores.base import ReleaseOutcome
 from celery_reliable.waits import Wait
-from celery_reliable.worker.waiting import GiveBack, Hold
+from celery_reliable.worker.waiting import GiveBack, Hold, Snoozed
 
 
 class RetryAsked(Retry):
@@ -111,7 +111,7 @@ def _run_again(
     _publish_again(delivery, outcome, delay, signature=signature)
     told = exc if isinstance(exc, Exception) else None
     telling.retry(delivery, told)
-    raise Retry(exc=told, when=delay)
+    raise (Retry if outcome == "retry" else Snoozed)(exc=told, when=delay)
 
 
 def _release(delivery: Delivery, outcome: ReleaseOutcome, delay: float) -> None:

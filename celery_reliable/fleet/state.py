@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _SECOND: Final = 1_000_000
 _MISSED: Final = 3  # signs that may be missed
+_TELLING: Final = 3  # runs of a task in one worker that say something about how long it takes
 _SAMPLE: Final = 1000  # newest letters whose reasons are counted
 
 
@@ -91,9 +93,24 @@ class Fleet:
         """Count the running tasks that came from a queue."""
         return sum(worker.sign.busy.get(queue, 0) for worker in self.workers if worker.state != "silent")
 
+    @property
+    def stopped(self) -> set[str]:
+        """Name the queues that some worker does not consume because of a kill switch."""
+        return {queue for worker in self.workers if worker.state != "silent" for queue in worker.sign.stopped}
+
     def consumers_of(self, queue: str) -> int:
         """Count the workers that consume a queue."""
         return sum(queue in worker.sign.queues for worker in self.workers if worker.state != "silent")
+
+    def medians(self) -> dict[str, dict[str, float]]:
+        """Return, by queue and task, the median runtime of which half of the workers that ran enough of it have a longer one."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for worker in self.workers:
+            for queue, tasks in worker.sign.runtimes.items():
+                for task, (runs, median, *_) in tasks.items():
+                    if runs >= _TELLING:
+                        found.setdefault(queue, {}).setdefault(task, []).append(median)
+        return {queue: {task: statistics.median(one) for task, one in tasks.items()} for queue, tasks in found.items()}
 
     def as_record(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -137,7 +154,7 @@ def _workers(notes: Notes, *, now: float) -> Iterator[WorkerState]:
 
 
 def _consumed(workers: Iterable[WorkerState]) -> set[str]:
-    return {queue for worker in workers for queue in worker.sign.queues}
+    return {queue for worker in workers for queue in (*worker.sign.queues, *worker.sign.stopped)}
 
 
 def _schedule(notes: Notes) -> Iterator[Upcoming]:

@@ -11,9 +11,11 @@ from celery_reliable.settings.messages import error, spelled
 from celery_reliable.settings.policies import (
     BREAKER_COLUMNS,
     FAIR_COLUMNS,
+    KILL_COLUMNS,
     QUEUE_COLUMNS,
     BreakerPolicy,
     FairQueue,
+    KillSwitch,
     QueueLimit,
 )
 from celery_reliable.settings.store_url import SCHEMES, STORE_URL
@@ -269,6 +271,13 @@ class Settings:
         of="queue",
         row=FairQueue,
         columns=FAIR_COLUMNS,
+    )
+    kill_switches: Mapping[str, KillSwitch] | None = rules.table(
+        "Queues that the whole fleet stops consuming for a while when too many of their runs fail; other queues go on: "
+        "failure_ratio (0.5), window (60), minimum (20 runs), pause (60).",
+        of="queue",
+        row=KillSwitch,
+        columns=KILL_COLUMNS,
     )
     low_priority_every: int | None = rules.count(
         None,

@@ -51,6 +51,25 @@ class FairQueue:
     weights: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillSwitch:
+    """When a queue is stopped, and for how long. Durations in seconds.
+
+    It is stopped when ``failure_ratio`` of at least ``minimum`` runs within ``window`` failed, for ``pause``. Then one worker
+    tries it; a quarter of ``minimum``, or another ``pause``, decides.
+    """
+
+    failure_ratio: float = 0.5
+    window: float = 60.0
+    minimum: int = 20
+    pause: float = 60.0
+
+    @property
+    def trial_runs(self) -> int:
+        """How many runs decide whether a queue that was stopped is well again."""
+        return max(self.minimum // 4, 1)
+
+
 QUEUE_MODES: Final = ("raise", "block", "shed", "slow")
 
 
@@ -80,10 +99,11 @@ def _weights(most: int, in_all: int) -> Column:
 
 
 _DAY: Final = 86_400
+_RATIO: Final = Column("a number above 0 and at most 1", lambda value: is_number(value, at_least=0) and 0 < value <= 1)
 
 BREAKER_COLUMNS: Final[Mapping[str, Column]] = {
     "failures": _whole(1, 1000),
-    "ratio": Column("a number above 0 and at most 1", lambda value: is_number(value, at_least=0) and 0 < value <= 1),
+    "ratio": _RATIO,
     "window": _seconds(1, _DAY),
     "open_for": _seconds(1, _DAY),
     "probes": _whole(1, 100),
@@ -97,3 +117,10 @@ QUEUE_COLUMNS: Final[Mapping[str, Column]] = {
 }
 
 FAIR_COLUMNS: Final[Mapping[str, Column]] = {"lanes": _whole(2, 64), "weights": _weights(16, 64)}
+
+KILL_COLUMNS: Final[Mapping[str, Column]] = {
+    "failure_ratio": _RATIO,
+    "window": _seconds(1, _DAY),
+    "minimum": _whole(1, 1_000_000),
+    "pause": _seconds(1, _DAY),
+}

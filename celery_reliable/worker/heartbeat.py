@@ -214,6 +214,8 @@ class Signs:
             received=self._received,
             waiting=waiting if self._used_sight is not None else None,
             busy=_busy(consumer),
+            stopped=tuple(sorted(self._runtime.stopped_queues)),
+            runtimes=self._runtime.runs.runtimes(),
             versions=_VERSIONS,
             broker=self._broker,
             probed=self.are_probed,
@@ -250,7 +252,7 @@ class Publication:
         if not self._noted:
             sign = replace(sign, state=state_of(replace(seen, store=False)))
         self._tell_change(sign)
-        self.last = sign
+        self.last = sign = replace(sign, runtimes={})
         with self._closing:
             if self._closed:
                 return

@@ -206,7 +206,7 @@ class Rounds:
         return len(headers)
 
     def _queues(self) -> set[str]:
-        return {queue.name for queue in self._consumer.task_consumer.queues}
+        return {queue.name for queue in self._consumer.task_consumer.queues} | self._runtime.stopped_queues
 
     def close(self) -> None:
         """Close the broker's connection."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
-from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
-from celery_reliable import keys
+from celery_reliable import internals, keys
 from celery_reliable.errors import Draining, ReliableError, StoreError
 from celery_reliable.keys import HEADER, MOMENT, TOKEN, Identity
 from celery_reliable.overlap import KEY_HEADER, policy_in
@@ -21,7 +22,7 @@ from celery_reliable.processes import resident_memory
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
-from celery_reliable.worker.waiting import GiveBack, Hold
+from celery_reliable.worker.waiting import GiveBack, Hold, Snoozed
 
 if TYPE_CHECKING:
     from celery_reliable.settings import Settings
@@ -40,6 +41,7 @@ class ReliableRequest(Request):
         self.held_for = 0.0
         self.accepted_at = 0.0
         """When the run began, by the monotonic clock: ``time_start`` jumps with the wall clock."""
+        self._ended = False
         self.memory: int | None = None
         """Bytes of memory that the child which runs this had when it was last looked at."""
 
@@ -128,7 +130,34 @@ class ReliableRequest(Request):
         gone = isinstance(exc, TimeLimitExceeded | WorkerLostError)
         if gone and self.task.acks_late and not self._ended_on_purpose():
             return self._lost(exc)
+        if isinstance(exc, Ignore | Snoozed | Terminated):
+            self._ended = True  # says nothing of its task
+        self._note_run(failed=True)
         return super().on_failure(exc_info, **options)
+
+    def acknowledge(self) -> None:
+        """Note a run that ended well, unless it was noted before."""
+        self._note_run(failed=False)
+        super().acknowledge()
+
+    def _note_run(self, *, failed: bool, by_itself: bool = True) -> None:
+        """Note, once, how a run went: for the kill switch of its queue, and for who looks how long runs take.
+
+        A message that is acked before its run says nothing of it.
+        """
+        if self._ended or not self.accepted_at or not self.task.acks_late or self._ended_on_purpose():
+            return
+        self._ended = True
+        runs, place = self.runtime.runs, internals.place_of(self.message)
+        queue = runs.places.get(place) or runs.learn(place, self._origin())
+        seconds = time.monotonic() - self.accepted_at if by_itself else None
+        runs.note(queue, self.name, seconds=seconds, failed=failed)
+
+    def _origin(self) -> str:
+        """Return the queue that this message was received from; that of its lane, if it has lanes."""
+        holding, lanes = self.runtime.holding, self.runtime.lanes
+        queue = internals.queue_of(self.message, holding.consumer.task_consumer if holding is not None else None)
+        return lanes.queue_of(queue) if lanes is not None else queue
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # Celery's signature
         """Account for a child that the hard time limit kills; billiard reports it a second time as a failure."""
@@ -166,6 +195,7 @@ class ReliableRequest(Request):
 
     def _wait(self, hold: Hold) -> None:
         task_ready(self)
+        self._apply_result = None  # it is in no pool any more: a drain, or the stop of its queue, may give it back
         if hold.moment:
             self._request_dict[MOMENT] = hold.moment
         self.runtime.holding.hold(self, hold)
@@ -189,6 +219,7 @@ class ReliableRequest(Request):
         task_ready(self)
         if self.acknowledged:  # early ack, or reported already
             return
+        self._note_run(failed=True, by_itself=False)
         evidence = _evidence(exc, pid=self.worker_pid) | {"rss": self.memory}
         self.runtime.events.emit("evidence", task=self.name, task_id=self.id, key=self.job.key, cause=evidence["cause"])
         try:

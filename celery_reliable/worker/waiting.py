@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from celery.exceptions import Reject
+from celery.exceptions import Reject, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class GiveBack:
     def __str__(self) -> str:
         """Show it in Celery's log line about the rejected task."""
         return f"given back ({self.why})"
+
+
+class Snoozed(Retry):
+    """Celery's Retry for a run that is none: no attempt is spent, and nothing has failed."""
 
 
 class QuietWaits(logging.Filter):

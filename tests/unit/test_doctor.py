@@ -278,6 +278,9 @@ FLEET = Fleet(
 )
 
 
+MIXED = {"celery": {"export": (3, 240.0, 300.0), "mail": (50, 0.2, 0.9), "report": (9, 12.5, 13.0)}}
+
+
 class TestLive:
     """What the fleet and the servers tell."""
 
@@ -294,12 +297,44 @@ class TestLive:
             ({"workers": (sign("a", broker="redis://one//"), sign("b", broker="redis://two//"))}, "two_fleets"),
             ({"workers": (sign("a"), sign("b", probed=False))}, "no_probe"),
             ({"queues": (QueueState("lost", 7),)}, "queue_unconsumed"),
+            ({"workers": (sign("a", runtimes=MIXED), sign("b"))}, "slow_beside_fast"),
             ({"leader": None, "followers": (Member("t", "h", 1, 0.0, 1.0),)}, "no_leader"),
         ],
     )
     def test_trouble_of_the_fleet_is_found(self, changes: dict[str, Any], code: str) -> None:
         """One code each."""
         assert [finding.code for finding in fleet_findings(replace(FLEET, **changes))] == [code]
+
+    def test_slow_and_fast_tasks_are_named_with_their_medians(self) -> None:
+        """Of a queue that both share."""
+        (found,) = fleet_findings(replace(FLEET, workers=(sign("a", runtimes=MIXED),)))
+        assert "in queue celery export takes 240 s, report takes 12.5 s and mail takes 0.2 s" in found.message
+
+    @pytest.mark.parametrize(
+        "runtimes",
+        [
+            {"long": {"export": (9, 240.0, 300.0)}, "fast": {"mail": (50, 0.2, 0.9)}},
+            {"celery": {"export": (2, 240.0, 300.0), "mail": (50, 0.2, 0.9)}},
+            {"celery": {"export": (9, 8.0, 300.0), "mail": (50, 0.2, 0.9)}},
+            {"celery": {"export": (9, 240.0, 300.0), "import": (50, 20.0, 30.0)}},
+        ],
+        ids=["apart", "too few runs", "not so slow", "none is fast"],
+    )
+    def test_other_mixtures_are_no_finding(self, runtimes: dict[str, Any]) -> None:
+        """No false alarm."""
+        assert fleet_findings(replace(FLEET, workers=(sign("a", runtimes=runtimes),))) == []
+
+    def test_workers_that_differ_are_judged_by_their_middle(self) -> None:
+        """One that is slow for a reason of its own is not the task."""
+        slow = {"celery": {"export": (9, 90.0, 90.0), "mail": (9, 0.2, 0.9)}}
+        usual = {"celery": {"export": (9, 2.0, 3.0), "mail": (9, 0.2, 0.9)}}
+        workers = (sign("a", runtimes=slow), sign("b", runtimes=usual), sign("c", runtimes=usual))
+        assert fleet_findings(replace(FLEET, workers=workers)) == []
+
+    def test_a_queue_that_a_kill_switch_stopped_is_not_taken_for_unconsumed(self) -> None:
+        """It goes on by itself."""
+        workers = (sign("a", queues=(), stopped=("celery",)),)
+        assert fleet_findings(replace(FLEET, workers=workers)) == []
 
     @pytest.mark.parametrize(
         ("text", "code"),

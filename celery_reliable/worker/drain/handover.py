@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 _TICK = 0.1
 _SLICE = 0.2  # seconds of giving back at a time
 _AT_ONCE = 200  # messages between two looks at the clock
+_AT_ONCE_OF_QUEUES = 1000  # messages of stopped queues that are given back in one turn of the loop
 _LONGEST_READ = 0.2  # seconds that a loop without a hub waits for the broker before it looks up
 
 # eventlet (0.41) says so of a socket that broke while it was polled; Celery (5.7) would end the worker with code 1.
@@ -127,8 +128,8 @@ class HandOver(bootsteps.StartStopStep):
         return [message for message in list(self._held.values()) if not message.acknowledged]
 
     def is_handed_back(self, message: Any) -> bool:
-        """Whether a task must not begin any more."""
-        return id(message) in self._handed_back
+        """Whether a task must not begin any more. Once a message is back it says so itself."""
+        return id(message) in self._handed_back or message._state == "REQUEUED"  # noqa: SLF001  # kombu's Message (5.7)
 
     # --- hand back
 
@@ -161,6 +162,31 @@ class HandOver(bootsteps.StartStopStep):
                 self._forget(request)
         return taken[0] + taken[1]
 
+    def hand_back_from(self, queues: Collection[str], *, cancelled: Mapping[str, str]) -> None:
+        """Give back what came from some queues and has not begun, the newest first, while this worker goes on.
+
+        Of thousands some in each call. ``cancelled`` has queues by tag that are not consumed any more.
+        """
+        if not self.connected or self._drain.course.began is not None:
+            return
+        requests = {id(request.message): request for request in _known_requests()}
+        taken: list[Any] = []
+        for message in reversed(self.held()):
+            if internals.queue_of(message, self.consumer.task_consumer, cancelled=cancelled) not in queues:
+                continue
+            request = requests.get(id(message))
+            if self._take(message, request):
+                taken.append(message)
+                if request is not None and internals.raised_prefetch(self.consumer, request):
+                    self.consumer.qos.decrement_eventually()
+                self._forget(request)
+            if len(taken) == _AT_ONCE_OF_QUEUES:
+                break
+        gone = set(map(id, taken))
+        internals.forget_waiting(self.consumer, gone)
+        self._return(taken)
+        self._handed_back -= gone  # an id may be another message's soon
+
     def _return_some(self) -> None:
         """Return a slice; on solo everything, because there the next tick may come after a long body only."""
         until = time.monotonic() + (math.inf if self._drain.kind == "solo" else _SLICE)
@@ -185,7 +211,7 @@ class HandOver(bootsteps.StartStopStep):
             consumer._active_tags.clear()  # noqa: SLF001
             return
         consumer.cancel()
-        _keep_late_arrivals_near(channel)
+        internals.keep_late_arrivals_near(channel)
 
     def _forget_waiting(self) -> None:
         """Empty what would begin tasks later: requests that wait for a slot or for their rate limit."""
@@ -264,23 +290,6 @@ class _Reading:
             if _BROKEN_SOCKET not in str(exc):
                 raise
             raise ConnectionResetError(str(exc)) from exc
-
-
-def _keep_late_arrivals_near(channel: Any) -> None:
-    """Give back, at the near end, what a BRPOP still brings that was sent before the cancel.
-
-    kombu (5.7, ``Transport._reject_inbound_message``) puts it behind the whole backlog.
-    """
-    transport = channel.connection
-    if not hasattr(transport, "_reject_inbound_message"):
-        return
-
-    def give_back(raw: Any) -> None:
-        message = channel.Message(raw, channel=channel)
-        channel.qos.append(message, message.delivery_tag)
-        internals.give_back(message)
-
-    transport._reject_inbound_message = give_back  # noqa: SLF001
 
 
 def _known_requests() -> Iterator[Any]:

@@ -104,6 +104,14 @@ class Stage:
         what = f"{count} times the event {event!r} of {key!r}"
         return wait_until(lambda: found if len(found := self.events(event, key)) >= count else [], timeout, what)
 
+    def wait_event_of(self, event: str, *, timeout: float = 20.0, **facts: Any) -> list[Entry]:
+        """Return the events of a name that have these facts, once there is one."""
+
+        def found() -> list[Entry]:
+            return [one for one in self.events(event) if facts.items() <= one.items()]
+
+        return wait_until(found, timeout, f"the event {event!r} with {facts}")
+
     # --- gates
 
     def open(self, gate: str) -> None:

@@ -1,0 +1,76 @@
+"""Keep how the last runs of this worker went: how long they took, and how many failed."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from celery_reliable.flow.window import Pair
+
+_KEPT: Final = 50  # runs of one task from one queue
+_MOST_KNOWN: Final = 100  # tasks by queue
+_MOST_PLACES: Final = 10_000
+
+Runtimes = dict[str, dict[str, tuple[int, float, float]]]
+"""By queue and task: how many of the last runs are known, their median and the longest, in seconds."""
+
+
+class Runs:
+    """The last runs of a process. Safe for threads; bounded, whatever tasks are called."""
+
+    __slots__ = ("_counts", "_lock", "_samples", "places")
+
+    def __init__(self) -> None:
+        """Begin with none; failures are not counted until `count` is called."""
+        self._lock = threading.Lock()
+        self._samples: dict[tuple[str, str], deque[float]] = {}
+        self._counts: dict[str, list[int]] = {}
+        self.places: dict[Any, str] = {}
+        """Queues by what a message says of where it came from."""
+
+    def learn(self, place: Any, queue: str) -> str:
+        """Keep from which queue messages of a place come, and return it."""
+        if len(self.places) >= _MOST_PLACES:
+            self.places.clear()
+        self.places[place] = queue
+        return queue
+
+    def count(self, queues: Iterable[str]) -> None:
+        """Count, from now on, how the runs of these queues end."""
+        with self._lock:
+            self._counts = {queue: [0, 0] for queue in queues}
+
+    def note(self, queue: str, task: str, *, seconds: float | None, failed: bool) -> None:
+        """Take one run; ``seconds`` None: it did not end by itself."""
+        with self._lock:
+            counts = self._counts.get(queue)
+            if counts is not None:
+                counts[failed] += 1
+            sample = self._samples.get((queue, task))
+            if sample is None:
+                if len(self._samples) >= _MOST_KNOWN:
+                    return
+                sample = self._samples[queue, task] = deque(maxlen=_KEPT)
+            if seconds is not None:
+                sample.append(seconds)
+
+    def ended(self) -> dict[str, Pair]:
+        """Return how many runs of each counted queue ended (well, failed) since the last call."""
+        with self._lock:
+            found = {queue: (well, failed) for queue, (well, failed) in self._counts.items()}
+            for counts in self._counts.values():
+                counts[:] = 0, 0
+            return found
+
+    def runtimes(self) -> Runtimes:
+        """Return how long runs take."""
+        with self._lock:
+            samples = {place: list(sample) for place, sample in self._samples.items() if sample}
+        found: Runtimes = {}
+        for (queue, task), sample in samples.items():
+            told = len(sample), round(statistics.median(sample), 3), round(max(sample), 3)
+            found.setdefault(queue, {})[task] = told
+        return found
