@@ -20,6 +20,7 @@ _PICKLE: Final = {"pickle", "application/x-python-serialize"}
 _VISIBILITY: Final = 3600.0  # kombu's default on Redis
 _LONG: Final = 60.0  # seconds from which it matters that a message waits behind a task
 _NAMED: Final = 3
+_SHORTEST_KEY: Final = 32  # bytes: what HMAC-SHA256 makes full use of
 _HERE: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _OUTSIDE: Final = frozenset(
     {"requests", "httpx", "urlopen", "urllib3", "aiohttp", "boto3", "stripe", "smtplib", "send_mail", "EmailMessage"}
@@ -55,7 +56,20 @@ def configuration_findings(app: Celery) -> list[Finding]:
     """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     given = Given(app, tasks)
-    checks = (_wiring, _acks, _content, _retries, _visibility, _prefetch, _eager, _queues, _lanes, _access, _outside)
+    checks = (
+        _wiring,
+        _acks,
+        _content,
+        _retries,
+        _visibility,
+        _prefetch,
+        _eager,
+        _queues,
+        _lanes,
+        _access,
+        _outside,
+        _signing,
+    )
     return [finding for check in checks for finding in check(given)]
 
 
@@ -231,6 +245,30 @@ def _outside(given: Given) -> Iterator[Finding]:
             "warning",
             f"{_names(found)}: calls another system, and has no idempotency_key: a double click, a repeated webhook or a "
             'repeated request is a second effect there. Declare one, such as idempotency_key="charge:{order_id}".',
+        )
+
+
+def _signing(given: Given) -> Iterator[Finding]:
+    try:
+        settings = runtime_of(given.app).settings if is_wired(given.app) else None
+    except ConfigurationError:
+        return  # told above
+    if settings is None or not settings.signing_keys:
+        return
+    shortest = min(map(len, settings.signing_keys))
+    if shortest < _SHORTEST_KEY:
+        yield Finding(
+            "signing_key_short",
+            "error",
+            f"reliable_signing_keys: a key has {shortest} bytes: whoever sees one message can find it by trying, and forge any "
+            f'other. Take {_SHORTEST_KEY} random bytes or more: python -c "import secrets; print(secrets.token_urlsafe(32))".',
+        )
+    if settings.signing == "warn":
+        yield Finding(
+            "signing_not_enforced",
+            "warning",
+            "reliable_signing is 'warn': a message that nobody has signed is told of (event unsigned) and runs all the same, so "
+            "nothing is protected yet. Remove the setting once no such event comes any more.",
         )
 
 

@@ -202,23 +202,20 @@ def plug(meaning: str, *, expected: str, accepts: Callable[[Any], bool]) -> Any:
 
 
 def secrets(meaning: str) -> Any:
-    """Return a field for secrets in order, by name or not, kept as a tuple of bytes; None by default. Never shown."""
-
-    def listed(value: Any) -> list[Any]:
-        return list(value.values()) if isinstance(value, Mapping) else list(value)
+    """Return a field for secrets in order, kept as a tuple of bytes; None by default. Never shown."""
 
     def accepts(value: object) -> bool:
         if value is None:
             return True
-        found = listed(value) if isinstance(value, list | tuple | Mapping) else []
+        found = value if isinstance(value, list | tuple) else ()
         return bool(found) and all(isinstance(one, str | bytes) and one for one in found)
 
     def convert(value: Any) -> tuple[bytes, ...] | None:
         if value is None:
             return None
-        return tuple(one.encode() if isinstance(one, str) else one for one in listed(value))
+        return tuple(one.encode() if isinstance(one, str) else one for one in value)
 
-    expected = "a list of texts or bytes, a dict of them by name, none empty, or None"
+    expected = "a list of texts or bytes, none of them empty, or None"  # a dict of them Celery's own reports would show
     return _field(None, Rule(meaning, expected, accepts, convert, secret=True), secret=True)
 
 
