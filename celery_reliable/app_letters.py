@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,10 @@ from celery.result import denied_join_result
 from kombu.exceptions import BatchPublishError, ContentDisallowed, DecodeError, EncodeError, OperationalError
 
 from celery_reliable import internals
-from celery_reliable.dead_letters import DeadLetters, arguments_of
+from celery_reliable.dead_letters import DeadLetter, DeadLetters, arguments_of
+from celery_reliable.dead_letters.redaction import seen
 from celery_reliable.errors import IncompatiblePayload, ReliableError
-from celery_reliable.payloads import VERSION_HEADER, Envelope, RawMessage
+from celery_reliable.payloads import SIGNATURE_HEADER, VERSION_HEADER, Envelope, RawMessage
 from celery_reliable.publishing import publish_envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.task import ReliableTask
@@ -43,7 +44,14 @@ def known_letters_of(app: Celery, *, alone: bool = False) -> DeadLetters:
         publish_raw=partial(_publish_raw, app),
         objection=partial(_objection, app),
         fingerprint=partial(_fingerprint, app),
+        signer=runtime.signer,
     )
+
+
+def seen_by(app: Celery) -> Callable[[DeadLetter], DeadLetter]:
+    """Return what makes of a letter the one that may be shown (``reliable_redact``). Replay the letter itself, never this one."""
+    redact = runtime_of(app).redact
+    return lambda letter: seen(letter, redact)
 
 
 def _publish_all(app: Celery, envelopes: Sequence[Envelope]) -> None:
@@ -83,11 +91,14 @@ def _publish(app: Celery, envelope: Envelope, **options: Any) -> None:
 
 
 def _publish_raw(app: Celery, raw: RawMessage) -> None:
-    """Put a message back into its queue as it was."""
+    """Put a message back into its queue as it was, signed if this app signs."""
+    signer, headers = runtime_of(app).signer, dict(raw.headers)
+    if signer is not None:
+        headers[SIGNATURE_HEADER] = signer.sign(headers, raw.content, (raw.content_type, raw.content_encoding))
     with app.connection_for_write() as connection:
         try:
             connection.connect()
-            internals.put_back(connection.default_channel, raw, headers=raw.headers)
+            internals.put_back(connection.default_channel, raw, headers=headers)
         except internals.away() as exc:
             raise OperationalError(str(exc)) from exc
 

@@ -12,6 +12,7 @@
     ├── PayloadMismatch            the same key was submitted with other arguments
     ├── QueueFull                  the submission was refused before anything was published
     ├── ReplayRefused              this dead letter cannot be replayed (again)
+    ├── SignatureRefused           a message or a kept call that no holder of ``reliable_signing_keys`` has made
     ├── Transient                  raised by a task: try again later
     ├── Permanent                  raised by a task: trying again cannot help
     │   ├── BlobLost               what was kept aside below ``reliable_blob_url`` is missing or was altered
@@ -115,7 +116,7 @@ class ReplayRefused(ReliableError):
 
     ``reason``: ``gone``; ``replayed`` (or being replayed by somebody else right now); ``superseded`` by a later life;
     ``no_task`` (the app does not know the task, or its arguments no longer fit); ``no_body``; ``looping`` (it died again
-    after each of several replays).
+    after each of several replays); ``unsigned`` (its replay would be signed, and nobody is known to have signed the call).
     """
 
     def __init__(self, *args: object, reason: str = "") -> None:
@@ -166,6 +167,10 @@ class BreakerOpen(Snooze):
     def __str__(self) -> str:
         """Say it in words."""
         return f"breaker {self.name!r} is open, nothing was called; try again in {self.seconds:.0f} s"
+
+
+class SignatureRefused(ReliableError):
+    """A message, or a kept call, that no holder of ``reliable_signing_keys`` has made, or that was changed since."""
 
 
 class Draining(BaseException):

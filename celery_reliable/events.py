@@ -129,6 +129,11 @@ EVENTS: dict[str, Event] = {
     ),
     "unparked": Event(logging.INFO, "parked message is back in its queue", (*_JOB, "queue", "waited")),
     "refused": Event(logging.ERROR, "can run nowhere", (*_JOB, "queue", "reason")),
+    "unsigned": Event(
+        logging.WARNING,
+        "not signed by a key of reliable_signing_keys, run all the same: reliable_signing is 'warn'",
+        (*_JOB, "reason"),
+    ),
     "not_told": Event(logging.ERROR, "failure of a refused message could not be reported", (*_JOB, "error")),
     # leases
     "lease_lost": Event(logging.ERROR, "lease lost while the task runs", _JOB),

@@ -22,6 +22,7 @@ from datetime import datetime, timezone
 from typing import Any, cast
 
 from celery_reliable.errors import ConfigurationError
+from celery_reliable.payloads import SIGNATURE_HEADER
 from celery_reliable.stores.base import Job, Kind
 
 HEADER = "reliable"
@@ -341,7 +342,7 @@ def identity_of(header: object, *, task_id: str, nesting: int = 0) -> Identity |
 
 def lasting(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return headers without what belongs to one delivery alone: Celery (5.7) takes it for the message's own."""
-    return {name: value for name, value in headers.items() if name not in (TOKEN, MOMENT)}
+    return {name: value for name, value in headers.items() if name not in (TOKEN, MOMENT, SIGNATURE_HEADER)}
 
 
 def owner_of(token: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
-from celery_reliable import internals, keys
+from celery_reliable import internals, keys, signing
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import Envelope
 from celery_reliable.runtime import runtime_of
@@ -83,12 +83,37 @@ def publish_envelope(app: Celery, envelope: Envelope, **changes: Any) -> None:
     """Publish a kept call under its own id, without submitting it again. Raises what publishing raises.
 
     ``changes`` are options of ``send_task`` that win over those of the envelope.
+    Raises `SignatureRefused` for one that is not sealed, where the app signs (see `check_seal`).
     Arguments are not checked against the task's present signature: whether they fit is for the worker to find.
     """
+    check_seal(app, envelope)
     args, kwargs = arguments_in(envelope, accept={envelope.content_type})
     sending = {"task_id": envelope.task_id, "add_to_parent": False}
     options = {**runtime_of(app).publish_options, **_addressed(envelope.options), **sending, **changes}
     app.send_task(envelope.task, args, kwargs, task_type=app.tasks.get(envelope.task), **options)
+
+
+def sealed(app: Celery, envelope: Envelope) -> Envelope:
+    """Return an envelope as it may be kept: with our seal, where the app signs."""
+    signer = runtime_of(app).signer
+    return envelope if signer is None else signer.sealed(envelope)
+
+
+def check_seal(app: Celery, envelope: Envelope) -> None:
+    """Refuse a kept call that no holder of our keys has written, where the app signs: publishing would sign it."""
+    runtime = runtime_of(app)
+    signer = runtime.signer
+    if signer is None or signer.is_sealed(envelope):
+        return
+    if signer.enforces:
+        raise signing.refused(f"the kept call of {envelope.task} as {envelope.task_id}", "no key of ours has sealed it")
+    runtime.events.emit(
+        "unsigned",
+        task=envelope.task,
+        task_id=envelope.task_id,
+        key=envelope.task_id,
+        reason="kept call without a seal",
+    )
 
 
 def _addressed(options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from celery_reliable import internals
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
-from celery_reliable.errors import StoreError
+from celery_reliable.errors import SignatureRefused, StoreError
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import Envelope
-from celery_reliable.publishing import LIVE_RECORD_TTL, identity_in, publish_envelope
+from celery_reliable.publishing import LIVE_RECORD_TTL, check_seal, identity_in, publish_envelope, sealed
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Existing, New
 
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_reliable.dead_letters import Reason
     from celery_reliable.stores.outbox import Outbox, Promise
 
 _HOLD = 10.0  # seconds: of a relay that died, another one publishes after that
@@ -103,10 +104,15 @@ class Relay:
         envelope = Envelope.from_bytes(promise.envelope)
         identity = identity_in(envelope)
         try:
-            fresh = self._stamped(envelope, self._accepted(envelope, identity, raw=promise.envelope))
+            check_seal(self.app, envelope)
+            stamped = self._stamped(envelope, self._accepted(envelope, identity, raw=promise.envelope))
+            fresh = sealed(self.app, stamped)
             publish_envelope(self.app, fresh, retry_policy=_ONE_MORE)
         except _away():
             raise
+        except SignatureRefused as exc:
+            bury_lost(self.app, envelope, identity, message=str(exc), reason="rejected")
+            return False
         except Exception as exc:  # noqa: BLE001  # whatever an envelope makes its publish raise
             self._fail(promise, exc)
             return False
@@ -153,13 +159,13 @@ def _away() -> tuple[type[Exception], ...]:
     return (StoreError, *internals.away())
 
 
-def bury_lost(app: Celery, envelope: Envelope, identity: Identity, *, message: str) -> None:
+def bury_lost(app: Celery, envelope: Envelope, identity: Identity, *, message: str, reason: Reason = "lost") -> None:
     """Keep a letter of a submission that never came to a worker, and end it."""
     runtime = runtime_of(app)
     settings, store = runtime.settings, runtime.store
     letter = DeadLetter.of(
         None,
-        reason="lost",
+        reason=reason,
         envelope=envelope,
         now=store.now() / 1e6,
         job=identity.job,

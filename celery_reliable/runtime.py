@@ -31,8 +31,10 @@ from celery_reliable.flow.rounds import Rounds
 from celery_reliable.flow.runs import Runs
 from celery_reliable.flow.switches import Switches
 from celery_reliable.overlap import Lives, OutspokenLives, Rights
+from celery_reliable.payloads import SIGNATURE_HEADER
 from celery_reliable.settings import Settings, resolve_store_url
 from celery_reliable.sight import Load, Sight, sight_on
+from celery_reliable.signing import Signer
 from celery_reliable.stores import lives_of, open_store
 from celery_reliable.stores.base import ALIVE
 from celery_reliable.trails import Trails
@@ -40,6 +42,7 @@ from celery_reliable.trails import Trails
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_reliable.dead_letters.redaction import Redact
     from celery_reliable.settings.policies import QueueLimit
     from celery_reliable.stores.base import Job, Store
     from celery_reliable.stores.notes import Notes
@@ -104,6 +107,17 @@ class Runtime:
         """Where large values are kept, if there is a folder for them."""
         url = self.settings.blob_url
         return None if url is None else Blobs(url, now=self.store.now, cipher=_cipher(self.settings.blob_cipher))
+
+    @cached_property
+    def signer(self) -> Signer | None:
+        """Who signs and verifies messages; None without keys."""
+        keys = self.settings.signing_keys
+        return Signer(keys, enforces=self.settings.signing == "enforce") if keys else None
+
+    @cached_property
+    def redact(self) -> Redact | None:
+        """What arguments go through before they are shown. Raises `ConfigurationError` for a path that leads nowhere."""
+        return _redact(self.settings.redact)
 
     @cached_property
     def rights(self) -> Rights:
@@ -324,6 +338,8 @@ def _made(app: Celery) -> Runtime:
 def _make(app: Celery) -> Runtime:
     settings = Settings.from_conf(app.conf)
     _confirm_publishes(app)
+    if settings.signing_keys:
+        sign_messages(app)
     url = resolve_store_url(
         settings.store_url, result_backend=app.conf.result_backend, broker_url=app.conf.broker_write_url
     )
@@ -370,6 +386,16 @@ def _confirm_publishes(app: Celery) -> None:
         app.conf.broker_transport_options = {"confirm_publish": True, **(app.conf.broker_transport_options or {})}
 
 
+def sign_messages(app: Celery) -> None:
+    """Have this process sign what it publishes with the app, by the settings at that time. Twice is once."""
+
+    def sign(headers: Mapping[str, Any], body: Any, content: tuple[str, str]) -> str | None:
+        signer = runtime_of(app).signer
+        return None if signer is None else signer.sign(headers, body, content)
+
+    internals.sign_messages(app, header=SIGNATURE_HEADER, sign=sign)
+
+
 def broker_driver(app: Celery) -> str:
     """Return kombu's name for the kind of broker to which is published: ``redis``, ``amqp``, ``memory``, ..."""
     return str(app.connection_for_write().get_transport_cls().driver_type)
@@ -384,6 +410,15 @@ def _hook(given: Any, app: Celery) -> Hook:
     """Return a hook; a class is made into one, once, with the app."""
     found = _imported(given)
     return cast("Hook", found(app) if isinstance(found, type) else found)
+
+
+def _redact(given: Any) -> Redact | None:
+    try:
+        found = _imported(given)
+    except (ImportError, AttributeError) as exc:
+        msg = f"reliable_redact: expected the path of a function, found {given!r} ({exc}); correct it, or remove it"
+        raise ConfigurationError(msg) from exc
+    return cast("Redact | None", found)
 
 
 def _cipher(given: Any) -> Any:

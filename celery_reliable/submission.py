@@ -29,7 +29,7 @@ from celery_reliable.errors import (
 from celery_reliable.flow.rounds import Round, round_key
 from celery_reliable.keys import HEADER, Identity
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
-from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of, plain_options
+from celery_reliable.publishing import LIVE_RECORD_TTL, envelope_of, plain_options, sealed
 from celery_reliable.questions import Otherwise, Question
 from celery_reliable.relay import Relay
 from celery_reliable.runtime import Runtime, runtime_of
@@ -490,7 +490,7 @@ def _promise(call: Call, identity: Identity, transaction: Transaction, *, runtim
         _refuse_second(call, identity, outbox.holder(transaction, identity.job))
     options = {**_lineage(task), **call.options, "headers": _headers(call, identity)}
     args, kwargs = internals.dumped_arguments(task, call.args, call.kwargs)
-    envelope = envelope_of(task, args, kwargs, task_id=identity.task_id, options=options)
+    envelope = sealed(task.app, envelope_of(task, args, kwargs, task_id=identity.task_id, options=options))
     outbox.promise(transaction, identity.job, task_id=identity.task_id, envelope=envelope.to_bytes())
     transaction.after_commit(Relay(task.app, outbox), identity.task_id)
     return task.AsyncResult(identity.task_id)
@@ -715,4 +715,7 @@ def _envelope_bytes(call: Call, identity: Identity, *, runtime: Runtime) -> byte
         return None
     args, kwargs = internals.dumped_arguments(call.task, call.args, call.kwargs)
     options = {**call.options, "headers": _headers(call, identity)}
-    return envelope_of(call.task, args, kwargs, task_id=identity.task_id, options=options).to_bytes()
+    envelope = envelope_of(call.task, args, kwargs, task_id=identity.task_id, options=options)
+    if runtime.signer is not None:
+        envelope = runtime.signer.sealed(envelope)
+    return envelope.to_bytes()

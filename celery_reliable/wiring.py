@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery import signals
@@ -73,7 +74,7 @@ def install(app: Celery) -> None:
     # Every load of a configuration begins with new maps: a second config_from_object drops the gaps.
     app.on_after_configure.connect(_on_after_configure, weak=False, dispatch_uid=_UID)
     if app.configured:
-        _fill_gaps(app.conf)
+        _on_after_configure(app)
 
 
 def connect_signals() -> None:
@@ -85,6 +86,9 @@ def connect_signals() -> None:
 
 def _on_after_configure(sender: Celery, **_: Any) -> None:
     _fill_gaps(sender.conf)
+    if sender.conf.get("reliable_signing_keys"):
+        # Also where only plain tasks are sent, which nothing of ours would notice.
+        import_module("celery_reliable.runtime").sign_messages(sender)
 
 
 def _on_celeryd_init(instance: Any, **_: Any) -> None:  # Any: WorkController, which has not read its defaults yet

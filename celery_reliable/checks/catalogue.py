@@ -22,6 +22,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "fairness_without_lanes": "A task says whose its jobs are, and no queue is shared fairly.",
     "broker_open": "Whoever reaches the broker may send tasks: nobody asks who it is.",
     "monitors_doubled": "Two tell Sentry of the same slots of the schedule, and one of them takes a retry for the end.",
+    "signing_key_short": "A key that signs messages can be found by trying.",
+    "signing_not_enforced": "Messages that nobody has signed are run.",
     "no_app": "Django has loaded no Celery app, so nothing could be checked.",
     "no_key_talks_outside": "A task that calls another system has no declared key: two submissions are two effects.",
     # clocks

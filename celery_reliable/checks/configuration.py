@@ -22,6 +22,7 @@ _PICKLE: Final = {"pickle", "application/x-python-serialize"}
 _VISIBILITY: Final = 3600.0  # kombu's default on Redis
 _LONG: Final = 60.0  # seconds from which it matters that a message waits behind a task
 _NAMED: Final = 3
+_SHORTEST_KEY: Final = 32  # bytes: what HMAC-SHA256 makes full use of
 _HERE: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _OUTSIDE: Final = frozenset(
     {"requests", "httpx", "urlopen", "urllib3", "aiohttp", "boto3", "stripe", "smtplib", "send_mail", "EmailMessage"}
@@ -70,6 +71,7 @@ def configuration_findings(app: Celery) -> list[Finding]:
         _access,
         _outside,
         _monitors,
+        _signing,
     )
     return [finding for check in checks for finding in check(given)]
 
@@ -283,6 +285,30 @@ def _is_check_in(hook: Any) -> bool:
     if isinstance(hook, str):
         return hook.replace(":", ".") == "celery_reliable.contrib.sentry.check_in"
     return type(hook).__module__ == "celery_reliable.contrib.sentry.check_ins"
+
+
+def _signing(given: Given) -> Iterator[Finding]:
+    try:
+        settings = runtime_of(given.app).settings if is_wired(given.app) else None
+    except ConfigurationError:
+        return  # told above
+    if settings is None or not settings.signing_keys:
+        return
+    shortest = min(map(len, settings.signing_keys))
+    if shortest < _SHORTEST_KEY:
+        yield Finding(
+            "signing_key_short",
+            "error",
+            f"reliable_signing_keys: a key has {shortest} bytes: whoever sees one message can find it by trying, and forge any "
+            f'other. Take {_SHORTEST_KEY} random bytes or more: python -c "import secrets; print(secrets.token_urlsafe(32))".',
+        )
+    if settings.signing == "warn":
+        yield Finding(
+            "signing_not_enforced",
+            "warning",
+            "reliable_signing is 'warn': a message that nobody has signed is told of (event unsigned) and runs all the same, so "
+            "nothing is protected yet. Remove the setting once no such event comes any more.",
+        )
 
 
 # --- what the checks ask

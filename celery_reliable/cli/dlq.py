@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from celery_reliable.app_letters import letters_of
+from celery_reliable.app_letters import letters_of, seen_by
 from celery_reliable.cli import progress, screens
 from celery_reliable.cli.dlq_groups import groups, silence, unsilence
 from celery_reliable.cli.dlq_runs import cancel, pause, resume, runs, work
@@ -47,7 +47,7 @@ def list_letters(ctx: click.Context, /, *, limit: int, as_json: bool, **given: A
     """List dead letters, newest first."""
     with friendly_errors():
         letters = letters_of(ctx.obj.app)
-        found = letters.search(filter_of(given, now=letters.now()))
+        found = map(seen_by(ctx.obj.app), letters.search(filter_of(given, now=letters.now())))
         if as_json:
             for letter in itertools.islice(found, limit or None):
                 screens.write_json(screens.as_record(letter))
@@ -65,7 +65,7 @@ def show(ctx: click.Context, /, *, letter_id: str, as_json: bool) -> None:
     """Show one dead letter: ID is a letter or task id, or its beginning."""
     with friendly_errors():
         letters = letters_of(ctx.obj.app)
-        letter = only(letters, letter_id)
+        letter = seen_by(ctx.obj.app)(only(letters, letter_id))
         if as_json:
             screens.write_json(screens.as_record(letter))
             return
@@ -104,6 +104,9 @@ def stats(ctx: click.Context, /, *, limit: int, as_json: bool) -> None:
 @click.option("--args", "new_args", type=json_list, metavar="JSON", help="Change ONE letter's arguments, '[1, 2]'.")
 @click.option("--kwargs", "new_kwargs", type=json_object, metavar="JSON", help="Likewise, '{\"amount\": 1}'.")
 @click.option("--force", is_flag=True, help="Also calls that this app's code could not run, or read, or that loop.")
+@click.option(
+    "--sign", is_flag=True, help="Also calls that nobody is known to have signed: you say where they come from."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @json_option
 @click.pass_context
@@ -122,6 +125,7 @@ def replay(
     new_args: list[Any] | None,
     new_kwargs: dict[str, Any] | None,
     force: bool,
+    sign: bool,
     dry_run: bool,
     as_json: bool,
     **given: Any,
@@ -147,6 +151,7 @@ def replay(
             max_failures=max_failures,
             limit=limit,
             force=force,
+            sign=sign,
         )
         work(ctx, plan, letters=letters, outcome=outcome, dry_run=dry_run)
 

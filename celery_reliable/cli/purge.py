@@ -52,7 +52,7 @@ def purge_queue(app: Celery, queue: str) -> int:
     with app.connection_for_write() as connection:
         for message in chain.from_iterable(_messages(connection, name) for name in (queue, *lanes)):
             count += 1
-            if message is not None:
+            if message is not None and not _is_forged(runtime, message):
                 _end(runtime, message.headers)
     runtime.events.emit("purged", queue=queue, count=count)
     return count
@@ -72,6 +72,13 @@ def _messages(connection: Any, queue: str) -> Iterator[Any]:
         if message is None:
             return
         yield message
+
+
+def _is_forged(runtime: Runtime, message: Any) -> bool:
+    """Tell a message that would not have run, so that it ends no submission either."""
+    signer = runtime.signer
+    content = (message.content_type, message.content_encoding)
+    return signer is not None and signer.enforces and bool(signer.fault(message.headers, message.body, content))
 
 
 def _end(runtime: Runtime, headers: Any) -> None:

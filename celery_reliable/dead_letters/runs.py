@@ -58,6 +58,7 @@ class Plan:
     max_failures: float = 0.05
     limit: int | None = None
     force: bool = False
+    sign: bool = False
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Plan:
@@ -197,7 +198,8 @@ class Runner:
         """Say of each letter what would happen, and change nothing."""
         for letter in self._chosen(plan, until=None):
             try:
-                self._letters.check_letter(letter, who=self._who, change=plan.change, force=plan.force)
+                how: dict[str, Any] = {"change": plan.change, "force": plan.force, "sign": plan.sign}
+                self._letters.check_letter(letter, who=self._who, **how)
                 yield Replayed(letter)
             except ReplayRefused as exc:
                 yield Replayed(letter, refused=exc)
@@ -244,7 +246,8 @@ class Runner:
 
     def _sent(self, run: Run, batch: Sequence[DeadLetter]) -> Run:
         plan = run.plan
-        answers = self._letters.replay_letters(batch, who=self._who, change=plan.change, force=plan.force, run=run.id)
+        how: dict[str, Any] = {"change": plan.change, "force": plan.force, "sign": plan.sign}
+        answers = self._letters.replay_letters(batch, who=self._who, run=run.id, **how)
         for letter, answer in zip(batch, answers, strict=True):
             run = self._counted(run, letter, answer)
         return run

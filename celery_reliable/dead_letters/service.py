@@ -16,6 +16,7 @@ from celery_reliable.dead_letters.search import Filter, Group, Page, Stats, add,
 from celery_reliable.errors import ReliableError, ReplayRefused
 from celery_reliable.events import Events
 from celery_reliable.payloads import Envelope, RawMessage
+from celery_reliable.signing import Signer
 from celery_reliable.stores.base import Job, Refused, Reopening, Replaying, Store
 
 Item = TypeVar("Item")
@@ -76,7 +77,8 @@ class DeadLetters:
     ``publish`` sends an envelope and returns when the broker has it. ``objection`` says why no worker with this code
     could run a call (its task is gone, its arguments no longer fit); "" when one could. ``fingerprint`` computes the payload fingerprint of an edited call ("" = not compared).
     ``publish_all`` does so with several at once, all or none when one of them is at fault (`ReliableError`).
-    ``publish_raw`` puts a message that could not be read back into its queue.
+    ``publish_raw`` puts a message that could not be read back into its queue. With a ``signer`` a letter that is not known to
+    come from a holder of its keys is not sent back unless ``sign`` says so: what is sent back is signed.
     ``clock`` (monotonic) and ``sleep`` pace bulk replays; times of letters are judged by the store's clock. A call that
     died again after ``most_loops`` replays is refused.
     """
@@ -91,6 +93,7 @@ class DeadLetters:
         publish_raw: Callable[[RawMessage], object] = _no_raw,
         objection: Callable[[Envelope], str] = _nothing,
         fingerprint: Callable[[Envelope], str] = _nothing,
+        signer: Signer | None = None,
         waiting_ttl: float = _WAITING_TTL,
         most_loops: int = _MOST_LOOPS,
         clock: Callable[[], float] = time.monotonic,
@@ -104,6 +107,7 @@ class DeadLetters:
         self._publish_raw = publish_raw
         self._objection = objection
         self._fingerprint = fingerprint
+        self._signer = signer
         self._waiting_ttl = waiting_ttl
         self._most_loops = most_loops
         self._clock = clock
@@ -190,6 +194,7 @@ class DeadLetters:
         kwargs: Mapping[str, Any] | None = None,
         new_task_id: str | None = None,
         force: bool = False,
+        sign: bool = False,
     ) -> str:
         """Send a dead letter back to its queue under a new task id; return that id.
 
@@ -198,11 +203,13 @@ class DeadLetters:
         (by the same ``who`` at once, by another after 10 seconds) publishes under the same id. If the first one had
         published after all, a second copy exists, and its claim is refused like that of any duplicate.
 
-        ``force`` publishes against the objection, and puts a message back that could not be read. What ``publish`` raises is passed on: the letter then
+        ``sign`` sends a call that nobody is known to have signed. ``force`` publishes against the objection, and puts a message back that could not be read. What ``publish`` raises is passed on: the letter then
         is ``replaying``. Raises `ReplayRefused`.
         """
         change = Change(args=args, kwargs=kwargs)
-        return self.replay_letter(self._there(letter_id), who=who, change=change, new_task_id=new_task_id, force=force)
+        return self.replay_letter(
+            self._there(letter_id), who=who, change=change, new_task_id=new_task_id, force=force, sign=sign
+        )
 
     def replay_letter(
         self,
@@ -212,10 +219,13 @@ class DeadLetters:
         change: Change = AS_IT_WAS,
         new_task_id: str | None = None,
         force: bool = False,
+        sign: bool = False,
         run: str = "",
     ) -> str:
         """Send back a letter that was just read, perhaps changed; see `replay`. ``run`` names the managed replay."""
-        [answer] = self.replay_letters([stored], who=who, change=change, new_task_id=new_task_id, force=force, run=run)
+        [answer] = self.replay_letters(
+            [stored], who=who, change=change, new_task_id=new_task_id, force=force, sign=sign, run=run
+        )
         if isinstance(answer, ReplayRefused):
             raise answer
         return answer
@@ -228,6 +238,7 @@ class DeadLetters:
         change: Change = AS_IT_WAS,
         new_task_id: str | None = None,
         force: bool = False,
+        sign: bool = False,
         run: str = "",
     ) -> list[str | ReplayRefused]:
         """Send back letters that were just read; return the new id of each, or why it was refused.
@@ -236,7 +247,9 @@ class DeadLetters:
         atomic by itself, as if it were alone.
         """
         found = [
-            self._begun_or_refused(letter, who=who, change=change, new_task_id=new_task_id, force=force, run=run)
+            self._begun_or_refused(
+                letter, who=who, change=change, new_task_id=new_task_id, force=force, sign=sign, run=run
+            )
             for letter in stored
         ]
         found = self._marked(found)
@@ -250,26 +263,44 @@ class DeadLetters:
             return exc
 
     def _begin(
-        self, stored: DeadLetter, *, who: str, change: Change, new_task_id: str | None, force: bool, run: str
+        self,
+        stored: DeadLetter,
+        *,
+        who: str,
+        change: Change,
+        new_task_id: str | None,
+        force: bool,
+        sign: bool,
+        run: str,
     ) -> _Going:
+        self._refuse_unsigned(stored, sign=sign)
         letter = self._edited(stored, change)
-        self._refuse_misfit(letter, force=force)
+        self._refuse_misfit(letter, force=force, sign=sign)
         entry = self._begun(stored, who=who)
         if entry is None:
             new_id = new_task_id or str(uuid.uuid4())
             entry = Replay(who, when=self.now(), new_id=new_id, edited=letter is not stored, run=run)
-            return _Going.on(letter.with_replay(entry), entry)
+            return _Going.on(letter.with_replay(entry), entry, self._sealed)
         if letter.envelope != stored.envelope:
             raise ReplayRefused(_FINISH_FIRST.format(id=letter.id), reason="replayed")
-        return _Going.on(letter, entry)
+        return _Going.on(letter, entry, self._sealed)
 
     def check(self, letter_id: str, *, who: str, force: bool = False) -> None:
         """Raise the `ReplayRefused` that `replay` would raise, as far as it can be told without doing it."""
         self.check_letter(self._there(letter_id), who=who, force=force)
 
-    def check_letter(self, stored: DeadLetter, *, who: str, change: Change = AS_IT_WAS, force: bool = False) -> None:
+    def check_letter(
+        self,
+        stored: DeadLetter,
+        *,
+        who: str,
+        change: Change = AS_IT_WAS,
+        force: bool = False,
+        sign: bool = False,
+    ) -> None:
         """Do likewise with a letter that was just read; a key that has moved on meanwhile is told, too."""
-        self._refuse_misfit(self._edited(stored, change), force=force)
+        self._refuse_unsigned(stored, sign=sign)
+        self._refuse_misfit(self._edited(stored, change), force=force, sign=sign)
         self._begun(stored, who=who)
         record = self._store.inspect(stored.job) if stored.job and stored.status == "dead" else {}
         if record and record.get("letter_id") != stored.id:
@@ -323,10 +354,25 @@ class DeadLetters:
             raise ReplayRefused(_GONE.format(id=letter_id), reason="gone")
         return letter
 
-    def _refuse_misfit(self, letter: DeadLetter, *, force: bool) -> None:
+    def _refuse_unsigned(self, letter: DeadLetter, *, sign: bool) -> None:
+        """Refuse to sign a call, by sending it back, that nobody is known to have signed."""
+        signer = self._signer
+        if signer is None or not signer.enforces or sign:
+            return
+        if letter.envelope is not None:
+            fault = "" if signer.is_sealed(letter.envelope) else "no key of ours has sealed it"
+        else:
+            fault = signer.fault_of_raw(letter.raw) if letter.raw else ""
+        if fault:
+            raise ReplayRefused(_UNSIGNED.format(id=letter.id, fault=fault), reason="unsigned")
+
+    def _sealed(self, envelope: Envelope) -> Envelope:
+        return envelope if self._signer is None else self._signer.sealed(envelope)
+
+    def _refuse_misfit(self, letter: DeadLetter, *, force: bool, sign: bool) -> None:
         if letter.envelope is None and (letter.raw is None or letter.raw.item):
             raise ReplayRefused(_NO_BODY.format(id=letter.id), reason="no_body")
-        if letter.envelope is None and not force:
+        if letter.envelope is None and not (force or (sign and letter.reason == "rejected")):
             text = _RAW.format(id=letter.id, why=letter.error_message, queue=letter.queue)
             raise ReplayRefused(text, reason="no_body")
         objection = "" if force or letter.envelope is None else self._objection(letter.envelope)
@@ -359,7 +405,7 @@ class DeadLetters:
             changed, envelope = edited(letter, change)
         except ValueError as exc:
             raise ReplayRefused(f"dead letter {letter.id} was not replayed: {exc}.", reason="no_body") from exc
-        return replace(changed, fingerprint=self._fingerprint(envelope))
+        return replace(changed, envelope=self._sealed(envelope), fingerprint=self._fingerprint(envelope))
 
     def _marked(self, found: Sequence[_Going | ReplayRefused]) -> list[_Going | ReplayRefused]:
         """Mark in the store what is to go; the store refuses what has moved on meanwhile."""
@@ -432,12 +478,13 @@ class _Going:
     life: int
     envelope: Envelope | None
     kept: bytes
+    seal: Callable[[Envelope], Envelope]
 
     @classmethod
-    def on(cls, letter: DeadLetter, entry: Replay) -> _Going:
+    def on(cls, letter: DeadLetter, entry: Replay, seal: Callable[[Envelope], Envelope]) -> _Going:
         life = max(letter.life, 1) + 1 if letter.key else 1
-        envelope = _message(letter, entry=entry, life=life) if letter.envelope else None
-        return cls(letter, entry, life, envelope, envelope.to_bytes() if envelope else _NOT_A_CALL)
+        envelope = seal(_message(letter, entry=entry, life=life)) if letter.envelope else None
+        return cls(letter, entry, life, envelope, envelope.to_bytes() if envelope else _NOT_A_CALL, seal)
 
     @property
     def is_claimed(self) -> bool:
@@ -451,7 +498,7 @@ class _Going:
     def in_life(self, life: int) -> _Going:
         if life == self.life or self.envelope is None:
             return replace(self, life=life)
-        return replace(self, life=life, envelope=_message(self.letter, entry=self.entry, life=life))
+        return replace(self, life=life, envelope=self.seal(_message(self.letter, entry=self.entry, life=life)))
 
     def published(self) -> _Going:
         entry = replace(self.entry, published=True)
@@ -519,6 +566,10 @@ _NO_BODY: Final = (
 _NO_TASK: Final = (
     "dead letter {id}, a call of {task}, cannot run with this app's code: {objection}. Deploy code that fits, or change "
     "the arguments, or force the replay."
+)
+_UNSIGNED: Final = (
+    "dead letter {id} was not replayed: {fault}, and its replay would be signed by us. If you know where the call comes from, "
+    "--sign sends it (dlq replay, on the command line)."
 )
 _LOOPS: Final = (
     "dead letter {id} has come back dead after {loops} replays already. Find out why before it goes round again; --force "

@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from celery_reliable.app_letters import known_letters_of
+from celery_reliable.app_letters import known_letters_of, seen_by
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.internals import loaded_app
 from celery_reliable.runtime import runtime_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery import Celery
 
-    from celery_reliable.dead_letters import DeadLetters
+    from celery_reliable.dead_letters import DeadLetter, DeadLetters
     from celery_reliable.stores.base import Store
 
 NO_APP: Final = (
@@ -43,6 +45,11 @@ class Project:
         """The dead letters, its task modules imported so that its tasks are known."""
         _ = self._tasks
         return known_letters_of(self.app)
+
+    @property
+    def seen(self) -> Callable[[DeadLetter], DeadLetter]:
+        """What makes of a letter the one that may be shown."""
+        return seen_by(self.app)
 
     @property
     def task_names(self) -> list[str]:

@@ -19,6 +19,7 @@ from celery_reliable.errors import PayloadMismatch, Permanent
 from celery_reliable.execution import continuation, overlapping, telling
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.keys import HEADER
+from celery_reliable.payloads import SIGNATURE_HEADER
 from celery_reliable.publishing import envelope_of
 from celery_reliable.stores.base import Poisoned, Run
 
@@ -132,6 +133,9 @@ def _letter(delivery: Delivery, exc: BaseException, reason: Reason, **facts: Any
     envelope = envelope_of(
         delivery.task, delivery.args, delivery.kwargs, task_id=identity.task_id, options=_options(delivery)
     )
+    signer = delivery.runtime.signer
+    if signer is not None and getattr(delivery.request, SIGNATURE_HEADER, None):  # verified when it was received
+        envelope = signer.sealed(envelope)
     return DeadLetter.of(
         exc,
         reason=reason,

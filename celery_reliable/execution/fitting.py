@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery.exceptions import Reject
 
 from celery_reliable import claim_check, internals, signature_versions
-from celery_reliable.errors import BlobLost, ConfigurationError, Transient
+from celery_reliable.errors import BlobLost, ConfigurationError, SignatureRefused, Transient
 from celery_reliable.execution import burial, overlapping
 from celery_reliable.execution.delivery import SHORTEST_WAIT
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER, Envelope
-from celery_reliable.publishing import LIVE_RECORD_TTL, arguments_in
+from celery_reliable.publishing import LIVE_RECORD_TTL, arguments_in, check_seal
 from celery_reliable.submission import blob_ttl
 from celery_reliable.worker.waiting import GiveBack, Hold
 
@@ -42,6 +42,10 @@ def date_canvas(delivery: Delivery) -> None:
 def take_replaced(delivery: Delivery, raw: bytes) -> None:
     """Take the arguments of a later submission in the message's place (``on_conflict="replace"``)."""
     envelope, request = Envelope.from_bytes(raw), delivery.request
+    try:
+        check_seal(delivery.task.app, envelope)
+    except SignatureRefused as exc:
+        burial.bury(delivery, exc, "rejected")
     headers = envelope.options.get("headers") or {}
     version = headers.get(VERSION_HEADER) or 1
     if version > delivery.task.payload_version:

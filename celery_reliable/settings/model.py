@@ -372,6 +372,21 @@ class Settings:
         expected="1 to 64 characters without spaces, or None",
         pattern=r"\S{1,64}",
     )
+    signing_keys: Any = rules.secrets(  # noqa: RUF009  # makes a field
+        "Secrets that producers, workers and beats share. The first one signs each message; a message that none of them has "
+        "signed is not run. None: messages are not signed."
+    )
+    signing: str = rules.choice(
+        "What a worker does with a message that no key has signed: keep it as a dead letter, or tell of it and run it, while "
+        "signing is introduced.",
+        "enforce",
+        "warn",
+    )
+    redact: Any = rules.plug(  # noqa: RUF009  # makes a field
+        "Called as redact(task_name, args, kwargs) before arguments of dead letters are shown; returns what may be seen.",
+        expected="a function",
+        accepts=callable,
+    )
     explain_share: float = rules.share(
         1.0,
         "Share of the jobs of which is noted what was unusual in their life, for `celery reliable explain`. 0: of none.",

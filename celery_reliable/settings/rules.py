@@ -26,13 +26,16 @@ class Rule:
     per_task: bool = False
     inside: Callable[[Any], str] | None = None
     """Says what is wrong inside a value that has parts, "" when nothing is."""
+    secret: bool = False
+    """Whether a wrong value may be shown, too."""
 
     def complaint(self, value: object, *, default: object) -> str | None:
         """Say what is wrong with a value and what to do, or return None."""
         if self.accepts(value):
             return (self.inside and self.inside(value)) or None
+        found = type(value).__name__ if self.secret else shown(value)
         remedy = "write plain seconds (a timedelta's .total_seconds())" if self.unit == "seconds" else "correct it"
-        return f"expected {self.expected}, found {shown(value)}; {remedy}, or remove it for the default {default!r}"
+        return f"expected {self.expected}, found {found}; {remedy}, or remove it for the default {default!r}"
 
 
 # The functions below return Any, as dataclasses.field does: what they make stands for the value of the field.
@@ -196,6 +199,24 @@ def plug(meaning: str, *, expected: str, accepts: Callable[[Any], bool]) -> Any:
         return value is None or _is_path(value) or accepts(value)
 
     return _field(None, Rule(meaning, f"{expected}, its dotted path, or None", accepted, _as_is), secret=True)
+
+
+def secrets(meaning: str) -> Any:
+    """Return a field for secrets in order, kept as a tuple of bytes; None by default. Never shown."""
+
+    def accepts(value: object) -> bool:
+        if value is None:
+            return True
+        found = value if isinstance(value, list | tuple) else ()
+        return bool(found) and all(isinstance(one, str | bytes) and one for one in found)
+
+    def convert(value: Any) -> tuple[bytes, ...] | None:
+        if value is None:
+            return None
+        return tuple(one.encode() if isinstance(one, str) else one for one in value)
+
+    expected = "a list of texts or bytes, none of them empty, or None"  # a dict of them Celery's own reports would show
+    return _field(None, Rule(meaning, expected, accepts, convert, secret=True), secret=True)
 
 
 def is_number(value: object, *, at_least: float) -> bool:

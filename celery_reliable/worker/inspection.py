@@ -14,9 +14,10 @@ from typing import Any, Final, Literal, get_args
 
 from celery_reliable import internals, keys
 from celery_reliable.payloads import VERSION_HEADER
+from celery_reliable.signing import refused
 from celery_reliable.stores.base import Kind
 
-RefusalReason = Literal["unregistered", "incompatible", "undecodable", "invalid"]
+RefusalReason = Literal["unregistered", "incompatible", "undecodable", "invalid", "rejected"]
 
 Knows = Callable[[str], int | None]
 """The payload version of a task that this worker has registered, None for every other name."""
@@ -78,6 +79,13 @@ def inspect(incoming: Incoming, *, knows: Knows) -> Refusal | None:
         why = f"the payload has version {version}, this worker's {task} knows {known}"
         return Refusal("incompatible", why, task, task_id, version)
     return None
+
+
+def unsigned(headers: Any, fault: str) -> Refusal:
+    """Refuse a message whose signature is missing or wrong. What it says of itself is shown to people, and not believed."""
+    said = headers if isinstance(headers, Mapping) else {}
+    why = str(refused("a message that names itself a call of " + (_name(said.get("task")) or "no task"), fault))
+    return Refusal("rejected", why, _name(said.get("task")), _name(said.get("id")))
 
 
 def fields_of(incoming: Incoming) -> Mapping[Any, Any]:

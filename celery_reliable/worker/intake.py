@@ -22,18 +22,20 @@ from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_reliable import internals
-from celery_reliable.payloads import PARKED_HEADER, RawMessage
+from celery_reliable.payloads import PARKED_HEADER, SIGNATURE_HEADER, RawMessage
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.waits import eta_here, wait_in
 from celery_reliable.worker.broker import away
 from celery_reliable.worker.flags import draining
-from celery_reliable.worker.inspection import Incoming, Refusal, inspect
+from celery_reliable.worker.inspection import Incoming, Refusal, inspect, unsigned
 from celery_reliable.worker.queue_items import QueueItems
 from celery_reliable.worker.refusals import Case, Later, Refusals
 from celery_reliable.worker.unparking import Unparking, known_version
 
 if TYPE_CHECKING:
     from kombu.message import Message
+
+    from celery_reliable.signing import Signer
 
 _EACH = 1.0  # seconds between two rounds
 _LONGEST_WAIT = 15.0
@@ -55,6 +57,8 @@ class Intake(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         self._consumer = parent
         self._clerk: Clerk | None = None
+        runtime = runtime_of(parent.app)
+        self._doubt = Doubt(runtime, runtime.signer) if runtime.signer is not None else None
         stock = parent.create_task_handler
         parent.create_task_handler = lambda: self._inspecting(stock())
         parent.on_decode_error = self._on_decode_error
@@ -102,7 +106,8 @@ class Intake(bootsteps.StartStopStep):
             headers["eta"] = eta_here(headers["eta"], wait, store_now=store_now, here=datetime.now(timezone.utc))
 
     def _on_decode_error(self, message: Message, exc: Exception) -> None:
-        self._refuse(message, inspect(Incoming(message.headers, None, _told(exc)), knows=self._knows))
+        doubted = self._doubt.of(message) if self._doubt is not None else None
+        self._refuse(message, doubted or inspect(Incoming(message.headers, None, _told(exc)), knows=self._knows))
 
     def _on_invalid_task(self, _body: Any, message: Message, exc: Exception) -> None:
         self._refuse(message, _invalid(message, exc))
@@ -110,6 +115,8 @@ class Intake(bootsteps.StartStopStep):
     # --- what is done with it
 
     def _inspected(self, message: Message) -> Refusal | None:
+        if self._doubt is not None and (refusal := self._doubt.of(message)) is not None:
+            return refusal  # before its body is decoded
         return inspect(_read(message), knows=self._knows)
 
     def _knows(self, task: str) -> int | None:
@@ -121,6 +128,30 @@ class Intake(bootsteps.StartStopStep):
         raw = RawMessage(queue=queue, **internals.raw_parts(message))
         assert self._clerk is not None  # noqa: S101  # started before anything is consumed
         self._clerk.take(Held(message, Case(raw, refusal, _name_of(message, refusal))))
+
+
+class Doubt:
+    """Believe no message that is not signed by a key of ours."""
+
+    __slots__ = ("_runtime", "_signer")
+
+    def __init__(self, runtime: Runtime, signer: Signer) -> None:
+        """Take who verifies, and who is told."""
+        self._runtime, self._signer = runtime, signer
+
+    def of(self, message: Message) -> Refusal | None:
+        """Return why a message is refused, None when it is believed. In the mode "warn" it goes on without its signature."""
+        fault = self._signer.fault(message.headers, message.body, (message.content_type, message.content_encoding))
+        if not fault:
+            return None
+        refusal = unsigned(message.headers, fault)
+        if self._signer.enforces:
+            return refusal
+        facts = {"task": refusal.task, "task_id": refusal.task_id, "key": refusal.task_id, "reason": fault}
+        self._runtime.events.emit("unsigned", **facts)
+        if isinstance(message.headers, dict):
+            message.headers.pop(SIGNATURE_HEADER, None)
+        return None
 
 
 @dataclass(slots=True)

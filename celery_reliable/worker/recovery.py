@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from celery_reliable import internals
+from celery_reliable.errors import SignatureRefused
 from celery_reliable.parking import Parking
 from celery_reliable.payloads import Envelope
 from celery_reliable.publishing import LIVE_RECORD_TTL, identity_in, publish_envelope
@@ -39,6 +40,8 @@ from celery_reliable.worker.fleet_queues import FleetQueues
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from celery_reliable.keys import Identity
 
 _EACH = 1.0  # seconds between two looks
 _AT_ONCE = 500  # held messages given back between two looks at the clock
@@ -343,11 +346,17 @@ class LedgerSweep:
         facts = {"task": envelope.task, "task_id": envelope.task_id, "key": identity.job.key}
         if answer == "publish":
             runtime.events.emit("published_again", **facts)
-            publish_envelope(self._app, envelope)
+            self._publish(envelope, identity)
         if answer == "lost":
             runtime.events.emit("lost", **facts)
             tried = f"published {_MOST_TIMES + 1} times and never settled; is the queue consumed?"
             bury_lost(self._app, envelope, identity, message=tried)
+
+    def _publish(self, envelope: Envelope, identity: Identity) -> None:
+        try:
+            publish_envelope(self._app, envelope)
+        except SignatureRefused as exc:
+            bury_lost(self._app, envelope, identity, message=str(exc), reason="rejected")
 
 
 def _seconds_until_due(envelope: Envelope, stamp: int) -> float:

@@ -19,9 +19,9 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 import celery_reliable
 from celery_reliable import internals, keys
 from celery_reliable.dead_letters import DeadLetter, Worker, letter_id_of
-from celery_reliable.errors import Permanent
+from celery_reliable.errors import Permanent, SignatureRefused
 from celery_reliable.parking import Kind, Parked, Parking
-from celery_reliable.payloads import PARKED_HEADER, Envelope, RawMessage
+from celery_reliable.payloads import PARKED_HEADER, SIGNATURE_HEADER, Envelope, RawMessage
 from celery_reliable.publishing import LIVE_RECORD_TTL, plain_options
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Busy, Dead, Mismatch, NotYet, Poisoned, Run, Stale
@@ -100,6 +100,9 @@ class Refusals:
     def bury(self, case: Case) -> None:
         """Keep the letter, then tell whoever waits for the task. Raises `Later` while its job runs elsewhere."""
         call = _Call(self._app, case)
+        if case.refusal.reason == "rejected":  # whoever forged it must not end a job, nor have anything sent
+            self._keep(case, call)
+            return
         identity = call.identity
         told = self._keep(case, call) if identity is None else self._bury_key(case, call, identity)
         if told and call.context is not None:
@@ -180,9 +183,9 @@ class Refusals:
     ) -> DeadLetter:
         refusal = case.refusal
         return DeadLetter.of(
-            None,
+            SignatureRefused(refusal.why) if refusal.reason == "rejected" else None,
             reason=reason or refusal.reason,  # type: ignore[arg-type]  # ours are among the letters' reasons
-            envelope=call.envelope,
+            envelope=self._sealed(call.envelope, case),
             now=self.parking.now(),
             job=identity.job if identity else None,
             life=life,
@@ -201,6 +204,12 @@ class Refusals:
             raw=None if call.envelope else case.raw,
             **facts,
         )
+
+    def _sealed(self, envelope: Envelope | None, case: Case) -> Envelope | None:
+        """Seal the call of a message whose signature was verified when it came."""
+        signer = self._runtime.signer
+        verified = signer is not None and envelope is not None and not signer.fault_of_raw(case.raw)
+        return signer.sealed(envelope) if signer and envelope and verified else envelope
 
     def _kept(self, case: Case, letter: DeadLetter, *, trimmed: int) -> None:
         if trimmed:
@@ -232,11 +241,15 @@ class _Call:
 
     def __init__(self, app: Celery, case: Case) -> None:
         refusal, raw = case.refusal, case.raw
+        self.identity: keys.Identity | None = None
+        self.context: Any = None  # Any: Celery's Context is not in the stubs
+        self.envelope: Envelope | None = None
+        if refusal.reason == "rejected":
+            return
         body = None if raw.item or refusal.reason == "undecodable" else _decoded(app, raw)
         fields = fields_of(Incoming(raw.headers, body))
         _, _, embed = parts_of(body) or ((), {}, None)
         self.identity = identity_in(fields) if refusal.task_id else None
-        self.context: Any = None  # Any: Celery's Context is not in the stubs
         if refusal.task_id:
             told = {name: fields[name] for name in _TOLD if name in fields}
             self.context = internals.context_of({**told, "id": refusal.task_id}, self._with_ids(canvas_in(embed)))
@@ -283,7 +296,11 @@ def _envelope(case: Case, fields: Mapping[Any, Any], body: Any) -> Envelope:
     raw, refusal = case.raw, case.refusal
     args, kwargs, embed = parts_of(body) or ((), {}, None)
     options = {**internals.context_of(fields, embed).as_execution_options(), "queue": raw.queue}
-    options["headers"] = {name: value for name, value in (options["headers"] or {}).items() if name != PARKED_HEADER}
+    options["headers"] = {
+        name: value
+        for name, value in (options["headers"] or {}).items()
+        if name not in (PARKED_HEADER, SIGNATURE_HEADER)
+    }
     options["priority"] = raw.properties.get("priority")
     if isinstance(body, Mapping):  # Celery's first protocol: the arguments are fields of the body
         content_type, encoding, text = serialization.dumps((args, kwargs), "json")

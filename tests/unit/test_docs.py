@@ -22,6 +22,7 @@ from celery_reliable.checks.catalogue import MEANINGS
 from celery_reliable.cli import reliable
 from celery_reliable.dead_letters import REASONS
 from celery_reliable.events import EVENTS
+from celery_reliable.payloads import SIGNATURE_HEADER
 from celery_reliable.retries.table import RULES
 from celery_reliable.settings import describe
 from celery_reliable.testing import pytest_plugin
@@ -180,7 +181,11 @@ def test_every_python_example_compiles(page: Path) -> None:
 def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     """A mistyped name in the documentation is a mistyped name in somebody's project."""
     attributes = {field for event in EVENTS.values() for field in event.fields} | {"event"}
-    known = {one.name for one in describe()} | {f"reliable_{field}" for field in attributes} | {ZONE_HEADER}
+    known = (
+        {one.name for one in describe()}
+        | {f"reliable_{field}" for field in attributes}
+        | {ZONE_HEADER, SIGNATURE_HEADER}
+    )
     known |= {name for name in vars(pytest_plugin) if name.startswith("reliable_")}
 
     assert set(SETTING_LIKE.findall(page.read_text("utf-8"))) <= known

@@ -155,6 +155,25 @@ class TestConfiguration:
         """Whatever the preset says, the project wins; so it must be told."""
         assert codes(reliable_app(**conf)) == {code}
 
+    @pytest.mark.parametrize(
+        ("conf", "found"),
+        [
+            ({}, set()),
+            ({"reliable_signing": "warn"}, set()),
+            ({"reliable_signing_keys": ["k" * 32]}, set()),
+            ({"reliable_signing_keys": ["k" * 32, "secret"]}, {"signing_key_short"}),
+            ({"reliable_signing_keys": ["k" * 32], "reliable_signing": "warn"}, {"signing_not_enforced"}),
+        ],
+    )
+    def test_signing_that_protects_little_is_found(self, conf: dict[str, Any], found: set[str]) -> None:
+        """Not signing at all is no finding; no key is shown."""
+        findings = configuration_findings(reliable_app(**conf))
+
+        assert {finding.code for finding in findings} == found
+        assert "secret" not in "".join(finding.message for finding in findings).replace(
+            "import secrets; print(secrets.", ""
+        )
+
     def test_rabbitmq_that_drops_or_forgets_is_found(self) -> None:
         """Quorum queues without a dead-letter exchange, and publishes that nobody confirms."""
         quorum = Queue("orders", queue_arguments={"x-queue-type": "quorum"})

@@ -8,7 +8,8 @@ the group of the letter's fingerprint. Retries, snoozes, drains and duplicates a
 from the letter's, so that a worker killed between letter and report, whose successor reports again, adds none.
 Limits: an event that never reaches Sentry is not sent later; the letter is the record. Needs sentry-sdk 2.
 
-Keys may name people: unless ``send_default_pii`` is on they are hashed.
+The arguments of the call go through ``reliable_redact``; the local variables of stack frames, which Sentry sends too, do not
+(its own ``include_local_variables`` and ``event_scrubber`` rule these). Keys may name people: unless ``send_default_pii`` is on they are hashed.
 
 Importing this module silences two loggers in Sentry, the one exception to "nothing happens at import": their errors come
 before the first event and would be events of their own. That is our log, and billiard's of a dead child, whose task is
@@ -28,6 +29,9 @@ from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.scope import should_send_default_pii
 
 from celery_reliable import events
+from celery_reliable.dead_letters.redaction import arguments
+from celery_reliable.internals import loaded_app
+from celery_reliable.runtime import runtime_of
 
 __all__ = ["report"]
 
@@ -62,6 +66,7 @@ def _described(found: Any, fields: dict[str, Any]) -> Any:  # Any: sentry-sdk's 
     """Put the letter's facts on the event of its failure; leave transactions alone."""
     if found.get("type") == "transaction":
         return found
+    _hide_arguments(found)
     letter_id = fields["letter_id"]
     found["event_id"] = hashlib.blake2b(letter_id.encode(), digest_size=16).hexdigest()
     if fields["fingerprint"]:
@@ -78,6 +83,16 @@ def _described(found: Any, fields: dict[str, Any]) -> Any:  # Any: sentry-sdk's 
         "replay": f"celery -A PROJECT reliable dlq replay {letter_id}",
     }
     return found
+
+
+def _hide_arguments(found: Any) -> None:  # Any: as above
+    """Put what ``reliable_redact`` lets pass in the place of the arguments, which Sentry's integration may have added."""
+    job: Any = (found.get("extra") or {}).get("celery-job")
+    app = loaded_app() if isinstance(job, dict) else None
+    redact = runtime_of(app).redact if app is not None else None
+    if redact is not None:
+        task, args, kwargs = str(job.get("task_name")), job.get("args") or [], job.get("kwargs") or {}
+        job["args"], job["kwargs"] = arguments(task, args, kwargs, redact)
 
 
 def _headline(fields: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from django import forms
 
 from celery_reliable.dead_letters import DeadLetter
 
+_PARTS = ("args", "kwargs")
 _AREA = {"rows": 8, "cols": 80, "class": "vLargeTextField reliable-json", "spellcheck": "false"}
 
 
@@ -21,23 +22,31 @@ class EditForm(forms.Form):
         required=False, label="Force", help_text="Also a call that this site's code could not run."
     )
 
-    def __init__(self, given: Any, *, letter: DeadLetter) -> None:
-        """Show the arguments of the letter; of one that cannot be read, nothing."""
+    def __init__(self, given: Any, *, letter: DeadLetter, seen: DeadLetter) -> None:
+        """Show the arguments of the letter; of one that cannot be read, and of what `seen` hides a part of, nothing."""
         self._before = letter.arguments()
-        args, kwargs = self._before or (None, None)
-        known = self._before is not None
-        initial = {"args": json.dumps(args, indent=2), "kwargs": json.dumps(kwargs, indent=2)} if known else {}
+        before = dict(zip(_PARTS, self._before or (), strict=False))
+        visible = dict(zip(_PARTS, seen.arguments() or (), strict=False))
+        hidden = [name for name in before if json.dumps(before[name]) != json.dumps(visible.get(name))]
+        initial = {name: json.dumps(value, indent=2) for name, value in before.items() if name not in hidden}
         super().__init__(given, initial=initial)
+        for name in hidden:
+            self.fields[name].required = False
+            self.fields[name].help_text = "Parts of it are hidden (reliable_redact). Empty: it stays as it is."
 
-    def clean_args(self) -> list[Any]:
-        """Return the list."""
+    def clean_args(self) -> Any:
+        """Return the list, None for a hidden one that stays."""
+        if not self.cleaned_data["args"]:
+            return None
         found = _json(self.cleaned_data["args"])
         if not isinstance(found, list):
             raise forms.ValidationError('Expected a JSON list, such as [12, "EUR"].')
         return found
 
-    def clean_kwargs(self) -> dict[str, Any]:
-        """Return the object."""
+    def clean_kwargs(self) -> Any:
+        """Return the object, None for a hidden one that stays."""
+        if not self.cleaned_data["kwargs"]:
+            return None
         found = _json(self.cleaned_data["kwargs"])
         if not isinstance(found, dict):
             raise forms.ValidationError('Expected a JSON object, such as {"amount": 12}.')
@@ -45,8 +54,8 @@ class EditForm(forms.Form):
 
     def changes(self) -> dict[str, Any]:
         """Return what differs from the letter: nothing, and the call stays as it is, byte for byte."""
-        given = {"args": self.cleaned_data["args"], "kwargs": self.cleaned_data["kwargs"]}
-        before = dict(zip(given, self._before or (None, None), strict=True))
+        given = {name: self.cleaned_data[name] for name in _PARTS if self.cleaned_data[name] is not None}
+        before = dict(zip(_PARTS, self._before or (None, None), strict=True))
         # Not as Python values: 1, 1.0 and true are equal there.
         return {name: value for name, value in given.items() if json.dumps(value) != json.dumps(before[name])}
 

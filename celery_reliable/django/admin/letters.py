@@ -102,7 +102,7 @@ class DeadLetterAdmin(StoreAdmin):
             letter=letter,
             row=self._row(letter, now=letters.now()),
             facts=list(showing.facts(letter)),
-            payload=list(showing.payload(letter)),
+            payload=list(showing.payload(self.project.seen(letter))),
             traceback=printable(letter.traceback),
             history=showing.history(letter, _told(log)),
             edit_url=self.url("edit", letter.id) if letter.envelope else "",
@@ -118,7 +118,7 @@ class DeadLetterAdmin(StoreAdmin):
         letter = letters.show(object_id)
         if letter is None or letter.envelope is None:
             return HttpResponseRedirect(self.url("change", object_id))
-        form = EditForm(request.POST or None, letter=letter)
+        form = EditForm(request.POST or None, letter=letter, seen=self.project.seen(letter))
         if request.method == "POST" and form.is_valid() and self._edited(request, letters, letter, form):
             return HttpResponseRedirect(self.url("change", object_id))
         title = f"Edit and replay {letter.task} {letter.id}"
@@ -207,7 +207,7 @@ class DeadLetterAdmin(StoreAdmin):
     # --- parts of pages
 
     def _row(self, letter: DeadLetter, *, now: float) -> showing.Row:
-        return showing.Row.of(letter, url=self.url("change", letter.id), now=now)
+        return showing.Row.of(self.project.seen(letter), url=self.url("change", letter.id), now=now)
 
     def _around_list(self, request: HttpRequest, letters: DeadLetters, form: FilterForm) -> dict[str, Any]:
         return {
