@@ -537,8 +537,9 @@ def _options_given(cls: type[ReliableTask]) -> dict[str, Any]:
 def _refuse_misspelled(cls: type[ReliableTask]) -> None:
     """Refuse an option that is almost one of ours: it would do nothing, in silence."""
     known = (*PER_TASK, *TASK_ONLY, *_OPTIONS_OF_AUTORETRY)
-    # Comparing is slow, and each task has a dozen names that need none.
-    strange = [n for n in vars(cls) if not (n in known or n.startswith("_") or hasattr(ReliableTask, n))]
+    # Comparing is slow, and each task has a dozen names that need none. Asked by `hasattr`, Celery (5.7) binds the class.
+    usual = {*known, *dir(ReliableTask)}
+    strange = [name for name in vars(cls) if name not in usual and not name.startswith("_")]
     for name in strange:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         if near:
