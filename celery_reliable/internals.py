@@ -473,19 +473,22 @@ def reuse_client(channel: Any, *, prepare: Callable[[Any], None] | None = None) 
 
 
 @contextmanager
-def publishing(app: Celery, producer: Producer | None) -> Iterator[Producer]:
+def publishing(
+    app: Celery, producer: Producer | None, *, ask: Callable[[], None] | None = None
+) -> Iterator[LentProducer]:
     """Lend a producer whose channel makes no client for each message (`reuse_client`), as ``Celery.send_task`` would.
 
-    A connection of the pool keeps its channel in ``_default_channel`` (5.7); before its first message it has none.
+    ``ask`` is called before anything is done with it. A connection of the pool keeps its channel in
+    ``_default_channel`` (5.7); before its first message it has none.
     """
     with app.producer_or_acquire(producer) as lent:
         channel = getattr(lent.__connection__, "_default_channel", None)
         if channel is not None:
             reuse_client(channel)
-        yield lent
+        yield LentProducer(lent, ask)
 
 
-class AskingProducer:
+class LentProducer:
     """A producer that calls ``ask`` before anything is done with it: what that raises is raised, and nothing is sent.
 
     ``Celery.send_task`` (5.7) reads ``connection`` when it has built the message, before the result backend, signals or
@@ -494,20 +497,24 @@ class AskingProducer:
 
     __slots__ = ("_ask", "_producer")
 
-    def __init__(self, producer: Producer, ask: Callable[[], None]) -> None:
+    def __init__(self, producer: Producer, ask: Callable[[], None] | None = None) -> None:
         """Take the producer that does the work."""
         self._producer, self._ask = producer, ask
 
     @property
     def connection(self) -> Any:
         """The connection of the producer, once asked."""
-        self._ask()
+        if self._ask is not None:
+            self._ask()
         return self._producer.connection
 
-    def publish(self, *args: Any, **options: Any) -> Any:
+    def publish(self, *args: Any, declare: Iterable[Any] | None = None, **options: Any) -> Any:
         """Publish, once asked."""
-        self._ask()
-        return self._producer.publish(*args, **options)
+        if self._ask is not None:
+            self._ask()
+        wanted = _Undeclared(declare or ())
+        wanted.producer = self._producer
+        return self._producer.publish(*args, declare=wanted, **options)
 
     def __getattr__(self, name: str) -> Any:
         """Return what else the producer has."""
@@ -562,6 +569,21 @@ class _SigningProducer:
         return self._producer.publish(
             raw, headers=signed, content_type=content_type, content_encoding=encoding, **options
         )
+
+
+class _Undeclared(list[Any]):
+    """Queues and exchanges; who goes through them meets those alone that the connection has not declared yet.
+
+    kombu (5.7, ``common.maybe_declare``) looks for that, too, but makes copies of queue and exchange before: a tenth of what
+    plain Celery does for a message. Looked at anew each time, since a retry may have another connection.
+    """
+
+    producer: Producer
+
+    def __iter__(self) -> Iterator[Any]:
+        connection = self.producer.channel.connection
+        declared = connection.client.declared_entities if connection else ()
+        return (one for one in super().__iter__() if not (hash(one) in declared and one.can_cache_declaration))
 
 
 def is_connected(channel: Any) -> bool:

@@ -669,8 +669,8 @@ def _publish(
 def _sent(call: Call, task_id: str, options: dict[str, Any], *, question: Question | None) -> AsyncResult[Any]:
     if "connection" in options or "publisher" in options:  # Celery finds out what to publish with
         return Task.apply_async(call.task, call.args, call.kwargs, task_id=task_id, **options)
-    with internals.publishing(call.task.app, options.pop("producer", None)) as lent:
-        producer = lent if question is None else internals.AskingProducer(lent, question.see)
+    ask = None if question is None else question.see
+    with internals.publishing(call.task.app, options.pop("producer", None), ask=ask) as producer:
         return Task.apply_async(call.task, call.args, call.kwargs, task_id=task_id, producer=producer, **options)
 
 

@@ -21,7 +21,7 @@ from celery.exceptions import Retry
 from celery.worker import loops, state
 from celery.worker import request as celery_request
 from celery.worker.consumer import Consumer
-from kombu import Connection
+from kombu import Connection, Queue, common
 from kombu.common import QoS as CommonQoS
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
@@ -238,18 +238,18 @@ def test_a_pooled_producer_is_lent_with_a_channel_that_keeps_its_client(task: An
     with task.app.connection() as connection, task.app.amqp.Producer(connection) as mine:
         connection._default_channel = channel = _Pooled()
         with internals.publishing(task.app, mine) as lent:
-            assert lent is mine
+            assert lent.connection is mine.connection
         assert channel._create_client() is channel._create_client()
         connection._default_channel = None
 
 
 def test_celery_reads_a_producer_s_connection_before_it_tells_anybody_of_a_message(task: Any) -> None:
-    """`AskingProducer`: not the result backend, nor the signals; and after it has built the message."""
+    """`LentProducer`: not the result backend, nor the signals; and after it has built the message."""
     steps: list[str] = []
     task.app.backend.on_task_call = lambda *_: steps.append("backend")
     task.app.amqp.create_task_message = _noting(task.app.amqp.create_task_message, steps, "built")
     with task.app.connection() as connection, task.app.amqp.Producer(connection) as lent:
-        producer = internals.AskingProducer(lent, lambda: steps.append("asked"))
+        producer = internals.LentProducer(lent, lambda: steps.append("asked"))
         Task.apply_async(task, (1,), producer=producer, ignore_result=False)
     assert steps[:3] == ["built", "asked", "backend"]
 
@@ -261,12 +261,37 @@ def test_a_producer_that_asks_publishes_nothing_when_it_may_not() -> None:
         raise LookupError("not this one")
 
     published: list[str] = []
-    lent: Any = SimpleNamespace(publish=published.append, serializer="json")
-    producer = internals.AskingProducer(lent, refuse)
+    lent: Any = SimpleNamespace(publish=lambda body, **_: published.append(body), serializer="json")
+    producer = internals.LentProducer(lent, refuse)
     assert producer.serializer == "json"
     with pytest.raises(LookupError):
         producer.publish("message")
     assert published == []
+
+
+def test_a_lent_producer_declares_what_its_connection_has_not_declared_yet() -> None:
+    """Each once for a connection, also in a retry that has another one; what may vanish by itself each time."""
+    lasting, fleeting = Queue("lasting"), Queue("fleeting", auto_delete=True)
+    with Connection("memory://") as connection:
+        lent = connection.Producer()
+        declared: list[str] = []
+
+        def maybe_declare(entity: Any, **_: Any) -> None:
+            declared.append(entity.name)
+            common.maybe_declare(entity, lent.channel)
+
+        lent.maybe_declare = maybe_declare
+        producer = internals.LentProducer(lent)
+
+        def publish() -> list[str]:
+            declared.clear()
+            producer.publish("message", routing_key="lasting", declare=[lasting, fleeting], retry=True)
+            return declared[:]
+
+        assert publish() == ["lasting", "fleeting"]
+        assert publish() == ["fleeting"]
+        connection.declared_entities.clear()  # as ``Connection`` does when it connects anew
+        assert publish() == ["lasting", "fleeting"]
 
 
 def _noting(call: Any, steps: list[str], step: str) -> Any:
