@@ -48,6 +48,11 @@ class Scene:
         """Submit to the queue with the kill switch, or another one."""
         return self.app.tasks[task].apply_async(args, queue=queue or self.queue, **options)
 
+    def start(self) -> None:
+        """Begin with a queue that is consumed."""
+        self.switches.start(self.queue)
+        self.wait_waiting(0)
+
     @property
     def switches(self) -> Switches:
         """What an operator uses."""
@@ -125,6 +130,7 @@ def test_a_queue_that_is_stopped_is_not_consumed_and_another_one_is(scene: Scene
 
 def test_nothing_of_a_stopped_queue_is_hoarded(scene: Scene, label: str) -> None:
     """What waits for its time, for a breaker, and for the slot goes back, and nothing of another queue."""
+    scene.start()
     runtime_of(scene.app).breakers.open("bank")
     called = scene.send("calling_bank", label, "bank", expires=3600)
     scene.stage.wait_event("breaker_waits", called.id)
@@ -150,6 +156,7 @@ def test_nothing_of_a_stopped_queue_is_hoarded(scene: Scene, label: str) -> None
 
 def test_a_queue_whose_runs_fail_is_stopped_and_tried_again(scene: Scene, label: str) -> None:
     """They fail in any of its lanes. The other queue goes on; when the time is over a run that goes well starts it again."""
+    scene.start()
     for number in range(4):
         scene.send("owned", label, f"tenant{number}", "until well")
     (told,) = scene.stage.wait_event_of("queue_stopped", queue=scene.queue, by="failures")

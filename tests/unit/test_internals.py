@@ -22,11 +22,14 @@ from celery.worker import loops, state
 from celery.worker import request as celery_request
 from celery.worker.consumer import Consumer
 from kombu import Connection, Queue, common
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+from kombu.asynchronous.timer import Timer
 from kombu.common import QoS as CommonQoS
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, MultiChannelPoller, QoS
 from kombu.utils import eventio
+from kombu.utils.limits import TokenBucket
 
 from celery_reliable import ReliableTask, internals
 from celery_reliable.payloads import RawMessage
@@ -555,3 +558,34 @@ def test_a_backend_without_subscriptions_is_left_alone() -> None:
     before = app.backend.on_task_call
     internals.subscribe_only_to_wait(app)
     assert app.backend.on_task_call == before
+
+
+def test_requests_are_taken_out_of_what_would_begin_them_later() -> None:
+    """``LaxBoundedSemaphore._waiting`` and ``TokenBucket.contents``: those whose messages are gone, and no others."""
+    requests = [SimpleNamespace(message=object(), name=name) for name in "abcd"]
+    semaphore, bucket = LaxBoundedSemaphore(1), TokenBucket(1)
+    begun: list[Any] = []
+    semaphore.acquire(begun.append, None)
+    for one in requests[:2]:
+        semaphore.acquire(begun.append, one)
+    for one in requests[2:]:
+        bucket.add((one, 1))
+    consumer = SimpleNamespace(
+        controller=SimpleNamespace(semaphore=semaphore), task_buckets={"limited": bucket, "other": None}
+    )
+
+    internals.forget_waiting(consumer, {id(requests[0].message), id(requests[3].message)})
+
+    semaphore.release()
+    assert begun == [None, requests[1]]
+    assert [one for one, _ in bucket.contents] == [requests[2]]
+    internals.forget_waiting(SimpleNamespace(controller=SimpleNamespace(), task_buckets={}), {1})
+
+
+def test_what_waits_for_its_time_has_raised_the_prefetch_count() -> None:
+    """The entry of a timer names its callback: ``apply_eta_task``, or ``_limit_post_eta`` of a task with a rate limit."""
+    consumer, timer = Consumer.__new__(Consumer), Timer()
+    for call, raised in [(consumer.apply_eta_task, True), (consumer._limit_post_eta, True), (print, False)]:
+        request = SimpleNamespace(_eta_timer_entry=timer.call_after(60.0, call, ()))
+        assert internals.raised_prefetch(consumer, request) is raised
+    assert not internals.raised_prefetch(consumer, SimpleNamespace(_eta_timer_entry=None))

@@ -148,6 +148,20 @@ def test_wrong_options_of_a_breaker_are_refused(options: object, problem: str) -
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ({"failure_ratio": 0}, "'mail': failure_ratio: expected a number above 0 and at most 1, found 0 (int)"),
+        ({"minimum": 0}, "'mail': minimum: expected a whole number from 1 to 1000000, found 0 (int)"),
+        ({"pause": 0.5}, "'mail': pause: expected a number of seconds from 1 to 86400, found 0.5 (float)"),
+        ({"ratio": 0.5}, "'mail': no option 'ratio', expected failure_ratio, window, minimum, pause"),
+    ],
+)
+def test_wrong_options_of_a_kill_switch_are_refused(options: object, problem: str) -> None:
+    """Each by its name."""
+    assert f"reliable_kill_switches: {problem}" in refusal({"reliable_kill_switches": {"shop": {}, "mail": options}})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
         ({"depth": 0}, "'reports': depth: expected a whole number from 1 to 1000000000, found 0 (int)"),
         ({"depth": -5}, "'reports': depth: expected a whole number from 1 to 1000000000, found -5 (int)"),
         ({"depth": 10**12}, "'reports': depth: expected a whole number from 1 to 1000000000"),
