@@ -33,6 +33,7 @@ pytestmark = pytest.mark.integration
 APP = "tests.integration.apps.flow_jobs"
 DEADLINE = 30.0
 LANES = 2
+PREFETCH = 4
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Scene:
     def send(self, task: str, *args: Any, queue: str | None = None, **options: Any) -> Any:
         """Submit to the queue with the kill switch, or another one."""
         return self.app.tasks[task].apply_async(args, queue=queue or self.queue, **options)
+
+    def prefetch(self) -> int:
+        """Ask the worker for its prefetch count, which is higher by each message that waits there for its time."""
+        found = self.app.control.inspect(timeout=DEADLINE, limit=1).stats()
+        return int(next(iter(found.values()))["prefetch_count"])
 
     def start(self) -> None:
         """Begin with a queue that is consumed."""
@@ -97,7 +103,7 @@ def scene(
     conf = {
         "reliable_kill_switches": {queue: {"minimum": 4, "pause": 60}},
         "reliable_fair_queues": {queue: {"lanes": LANES}},
-        "worker_prefetch_multiplier": 4,
+        "worker_prefetch_multiplier": PREFETCH,
         "reliable_heartbeat_interval": 1,
     }
     store = 2 if request.param == "redis" else 3
@@ -143,6 +149,7 @@ def test_nothing_of_a_stopped_queue_is_hoarded(scene: Scene, label: str) -> None
 
     scene.switches.stop(scene.queue)
     scene.wait_waiting(3)
+    wait_until(lambda: scene.prefetch() == PREFETCH, DEADLINE, "the prefetch count that it began with")
 
     next_one = scene.send("add", 3, "other", queue=scene.other)
     scene.stage.open(label)
