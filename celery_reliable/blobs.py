@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from celery_reliable.errors import BlobLost, ConfigurationError, Transient
+from celery_reliable.settings import mask_secrets
 
 _DAY_FOLDER = re.compile(r"\d{4}-\d\d-\d\d")
 _PATH = re.compile(r"[a-z]+/\d{4}-\d\d-\d\d/[0-9a-f]+")
@@ -148,7 +149,7 @@ class Blobs:
         except FileNotFoundError:
             raise
         except Exception as exc:  # every driver has errors of its own, and most of them pass
-            msg = f"a blob could not be {what} below reliable_blob_url ({type(exc).__name__}: {exc}); trying again may help"
+            msg = f"a blob could not be {what} below reliable_blob_url ({type(exc).__name__}: {mask_secrets(str(exc))}); trying again may help"
             raise Transient(msg) from exc
 
 

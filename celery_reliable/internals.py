@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.common import terminate_handler_fired
 from celery import Task, current_app, states
 from celery._state import _task_stack
+from celery.app import utils as app_utils
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, TaskRevokedError
@@ -584,6 +586,17 @@ class _Undeclared(list[Any]):
         connection = self.producer.channel.connection
         declared = connection.client.declared_entities if connection else ()
         return (one for one in super().__iter__() if not (hash(one) in declared and one.can_cache_declaration))
+
+
+def hide_settings(*words: str) -> None:
+    """Have Celery hide settings whose names hold one of these words in ``celery report`` and ``celery inspect conf``.
+
+    ``celery.app.utils.HIDDEN_SETTINGS`` (5.7) knows the names of Celery's own, for this process alone.
+    """
+    known: re.Pattern[str] = app_utils.HIDDEN_SETTINGS
+    missing = [word for word in words if word not in known.pattern]
+    if missing:
+        app_utils.HIDDEN_SETTINGS = re.compile("|".join([known.pattern, *missing]), known.flags)
 
 
 def is_connected(channel: Any) -> bool:

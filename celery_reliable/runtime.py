@@ -32,7 +32,7 @@ from celery_reliable.flow.runs import Runs
 from celery_reliable.flow.switches import Switches
 from celery_reliable.overlap import Lives, OutspokenLives, Rights
 from celery_reliable.payloads import SIGNATURE_HEADER
-from celery_reliable.settings import Settings, resolve_store_url
+from celery_reliable.settings import Settings, mask_secrets, refuse_unclear, resolve_store_url
 from celery_reliable.sight import Load, Sight, sight_on
 from celery_reliable.signing import Signer
 from celery_reliable.stores import lives_of, open_store
@@ -337,6 +337,9 @@ def _made(app: Celery) -> Runtime:
 
 def _make(app: Celery) -> Runtime:
     settings = Settings.from_conf(app.conf)
+    for url in (app.conf.broker_write_url, app.conf.broker_read_url):
+        if isinstance(url, str):
+            refuse_unclear(url, setting="broker_url")
     _confirm_publishes(app)
     if settings.signing_keys:
         sign_messages(app)
@@ -404,6 +407,15 @@ def broker_driver(app: Celery) -> str:
 def consumed_driver(app: Celery) -> str:
     """Return kombu's name for the kind of broker from which a worker receives."""
     return str(app.connection_for_read().get_transport_cls().driver_type)
+
+
+def consumed_place(app: Celery) -> str:
+    """Return the address of the broker from which a worker receives, without password, and without user: that may be a token."""
+    connection = app.connection_for_read()
+    try:
+        return mask_secrets(connection.as_uri())
+    except ValueError:  # kombu (5.7) cannot read a password with a slash, and would say what it took for the port
+        return f"{connection.transport_cls}://***"
 
 
 def _hook(given: Any, app: Celery) -> Hook:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import signals
 
-from celery_reliable import presets
+from celery_reliable import internals, presets
 from celery_reliable.settings import has_reliable_settings
 
 if TYPE_CHECKING:
@@ -78,7 +78,11 @@ def install(app: Celery) -> None:
 
 
 def connect_signals() -> None:
-    """Wire, when its worker or beat starts, every app that asks for celery_reliable. May be called twice."""
+    """Wire, when its worker or beat starts, every app that asks for celery_reliable. May be called twice.
+
+    Also hides from Celery's reports the settings of ours that may hold a password.
+    """
+    internals.hide_settings("RELIABLE_STORE_URL", "RELIABLE_BLOB_URL")
     signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid=_UID)
     signals.worker_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)
     signals.beat_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from celery_reliable.settings.messages import mask_secrets
 from celery_reliable.settings.model import PER_TASK, Settings
 from celery_reliable.settings.names import TASK_ONLY, has_reliable_settings
-from celery_reliable.settings.store_url import resolve_store_url
+from celery_reliable.settings.store_url import refuse_unclear, resolve_store_url
 from celery_reliable.settings.table import Setting, describe
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "describe",
     "has_reliable_settings",
     "mask_secrets",
+    "refuse_unclear",
     "resolve_store_url",
 ]

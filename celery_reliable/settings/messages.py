@@ -18,15 +18,26 @@ def error(title: str, problems: Iterable[str]) -> ConfigurationError:
 
 def shown(value: object) -> str:
     """Show a wrong value and its type; of a text with an unclear user part nothing at all."""
-    if isinstance(value, str) and "@" in value and "://" not in value:
-        return "a text that may hold a password"
+    if "@" in repr(value) and not _are_urls(value):
+        return f"a {'text' if isinstance(value, str) else type(value).__name__} that may hold a password"
     return f"{mask_secrets(repr(value))[:_LONGEST]} ({type(value).__name__})"
 
 
+def _are_urls(value: object) -> bool:
+    several = value if isinstance(value, list | tuple) else (value,)
+    return all(isinstance(one, str) and re.match(r"\w[\w+.-]*://", one) for one in several)
+
+
 def mask_secrets(text: str) -> str:
-    """Replace the user part of every URL, and what its query calls a password, by ``***``."""
-    text = re.sub(r"(://)[^\s'\"]*@", r"\1***@", text)
-    return re.sub(r"([?&][\w-]*(?:password|secret|token|key)[\w-]*=)[^&\s'\"]*", r"\1***", text, flags=re.IGNORECASE)
+    """Replace the user part of every URL, and what its query calls a password, by ``***``.
+
+    A password may hold anything, spaces, quotes and slashes too: what is masked ends at the last @ before the next URL.
+    """
+    return _IN_QUERY.sub(r"\1***", _IN_FRONT.sub(r"\1***@", text))
+
+
+_IN_FRONT = re.compile(r"(://)(?:(?![\s,;'\"(\[]\w[\w+.-]*://).)*@", re.DOTALL)
+_IN_QUERY = re.compile(r"([?&;][\w-]*(?:pass|pwd|secret|token|key|sig)[\w-]*=)[^&\s]*", re.IGNORECASE)
 
 
 def spelled(name: str, namespace: str) -> str:

@@ -47,6 +47,33 @@ def resolve_store_url(explicit: str | None, *, result_backend: object, broker_ur
     raise ConfigurationError(_expected(f"a URL that begins with one of {SCHEMES}", found))
 
 
+def refuse_unclear(url: str, *, setting: str) -> None:
+    """Refuse a URL in which it is not clear where the password ends: its parts would be shown as host, port or path.
+
+    Raises `ConfigurationError`, which shows nothing of it.
+    """
+    scheme, _, rest = url.partition("://")
+    if not scheme.startswith(_PARTED):
+        return
+    for one in re.split(r";\w[\w+.-]*://", rest):
+        server, tail = _SERVER.fullmatch(one).groups()  # type: ignore[union-attr]  # it fits every text
+        user, _, hosts = server.rpartition("@")
+        is_plain = all(_HOST.fullmatch(host) for host in re.split("[,;]", hosts))
+        has_more = not scheme.startswith(_WITH_ANY_PATH) and _USER_IN_TAIL.match(tail)
+        if not is_plain or has_more or ";" in user or ("@" in user and scheme.startswith("postgresql")):
+            raise ConfigurationError(
+                f"{setting}: expected scheme://user:password@host:port/..., found one of @ / ? # ; in user or password; write "
+                "them as %40 %2F %3F %23 %3B"
+            )
+
+
+_WITH_ANY_PATH = ("amqp", "pyamqp")
+_PARTED = ("redis", "sentinel", "postgresql", *_WITH_ANY_PATH)  # others are read in ways of their own
+_SERVER = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d+)?")
+_USER_IN_TAIL = re.compile(r"[^?]*@|[^?]*\?[^=]*@", re.DOTALL)
+
+
 def _expected(expected: str, found: str) -> str:
     return f"reliable_store_url: expected a Redis to keep state in, found {found}; set reliable_store_url to {expected}"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from celery_reliable.errors import ConfigurationError
+from celery_reliable.settings import mask_secrets, refuse_unclear
 
 if TYPE_CHECKING:
     from celery_reliable.stores.base import Store
@@ -40,6 +40,8 @@ def open_store(url: str, *, key_prefix: str = "cr:", **options: Any) -> Store:
         from celery_reliable.stores.memory import MemoryStore  # noqa: PLC0415  # a worker on Redis never needs it
 
         return MemoryStore()
+    if scheme in _REDIS or scheme in _SQL:
+        refuse_unclear(url, setting="reliable_store_url")
     if scheme in _REDIS:
         from celery_reliable.stores.redis import RedisStore  # noqa: PLC0415  # the driver is imported where it is used
 
@@ -79,8 +81,5 @@ def _listed(schemes: tuple[str, ...]) -> str:
 
 
 def _masked(url: str) -> str:
-    """Return scheme, user and host only: passwords also stand in queries."""
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    return f"{parts.scheme}://{user}{':***' if colon else ''}{at}{hosts}{parts.path}"
+    """Return scheme and host only: passwords also stand in queries."""
+    return mask_secrets(url).partition("?")[0]

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from redis import exceptions as driver
 
 from celery_reliable.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
+from celery_reliable.settings import mask_secrets
 from celery_reliable.stores.redis_line import Line, ReplyError, pack_command
 
 CLUSTER_SHARDS = 64
@@ -408,7 +409,7 @@ def _refused(exc: Exception) -> StoreError:
 
 
 def _said(exc: Exception, remedy: str) -> str:
-    return f"store (reliable_store_url): {type(exc).__name__}: {str(exc)[:300]}; {remedy}"
+    return f"store (reliable_store_url): {type(exc).__name__}: {mask_secrets(str(exc))[:300]}; {remedy}"
 
 
 def _need(have: Any, replicas: int) -> None:

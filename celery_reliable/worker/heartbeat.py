@@ -25,7 +25,7 @@ import celery_reliable
 from celery_reliable import internals, probe
 from celery_reliable.errors import StoreError
 from celery_reliable.heartbeats import SHELF, HeartbeatFile, LifeSign, Process
-from celery_reliable.runtime import runtime_of
+from celery_reliable.runtime import consumed_place, runtime_of
 from celery_reliable.sight import Sight, sight_for
 from celery_reliable.stores.notes import Write
 from celery_reliable.worker import flags
@@ -91,7 +91,7 @@ class Signs:
         self._loop = loop
         self._stuck = StuckWatch(after=_BEATS * self._interval)
         self._process = Process.current()
-        self._broker = consumer.app.connection_for_read().as_uri()  # without the password
+        self._broker = consumed_place(consumer.app)
         self._began = self._drained = float("inf")
         self._received = self._counted = 0
         self._publication = Publication(self._runtime, node=consumer.hostname)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_reliable.errors import StoreError, StoreFull, StoreUnavailable
+from celery_reliable.settings import mask_secrets
 
 _AGAIN = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
@@ -83,7 +84,7 @@ def is_again(exc: BaseException) -> bool:
 def translated(exc: BaseException, *, tables: str) -> StoreError:
     """Return our exception for a driver's. ``tables`` says how the tables are made."""
     state, text = sqlstate(exc), str(_driver_error(exc))
-    said = f"store (reliable_store_url): {type(exc).__name__}: {text.strip()[:300]}"
+    said = f"store (reliable_store_url): {type(exc).__name__}: {mask_secrets(text.strip())[:300]}"
     for meaning in _MEANINGS:
         if state in meaning.states or (not state and any(words in text for words in meaning.texts)):
             return meaning.error(f"{said}; {meaning.remedy.format(tables=tables)}")
