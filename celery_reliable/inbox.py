@@ -24,7 +24,26 @@ VALUES (:prefix, :digest, :fence, :outcome, {now} + :ttl)
 ON CONFLICT (prefix, digest) DO UPDATE SET fence = excluded.fence, outcome = excluded.outcome, ends = excluded.ends
 WHERE celery_reliable_inbox.ends <= {now}
 """
+# MariaDB's upsert does not tell whether it took. IGNORE tells, and each of these values fits its column.
+_TAKE_NEW = """
+INSERT IGNORE INTO celery_reliable_inbox (prefix, digest, fence, outcome, ends)
+VALUES (:prefix, :digest, :fence, :outcome, {now} + :ttl)
+"""
+_IS_OVER = """
+SELECT 1 FROM celery_reliable_inbox WHERE prefix = :prefix AND digest = :digest AND ends <= {now} LOCK IN SHARE MODE
+"""
+_TAKE_OVER = """
+UPDATE celery_reliable_inbox SET fence = :fence, outcome = :outcome, ends = {now} + :ttl
+WHERE prefix = :prefix AND digest = :digest AND ends <= {now}
+"""
+_OVER = """
+SELECT digest FROM celery_reliable_inbox FORCE INDEX (celery_reliable_inbox_ends)
+WHERE prefix = :prefix AND ends <= {now} ORDER BY ends LIMIT :limit {skip_locked}
+"""
+_DELETE = "DELETE FROM celery_reliable_inbox WHERE prefix = :prefix AND digest IN ({digests})"
 _READ = "SELECT outcome FROM celery_reliable_inbox WHERE prefix = :prefix AND digest = :digest"
+# What another run has committed since this transaction began, which is REPEATABLE READ on MariaDB.
+_READ_ANEW = f"{_READ} LOCK IN SHARE MODE"
 _WRITE = "UPDATE celery_reliable_inbox SET outcome = :outcome WHERE prefix = :prefix AND digest = :digest"
 _TIDY = """
 DELETE FROM celery_reliable_inbox WHERE prefix = :prefix AND digest IN (
@@ -32,7 +51,8 @@ DELETE FROM celery_reliable_inbox WHERE prefix = :prefix AND digest IN (
 )
 """
 _NOTHING = b"null"
-_KINDS = ("postgresql", "sqlite")
+_MARIADB = "mariadb"
+_KINDS = ("postgresql", "sqlite", _MARIADB)
 
 
 class Database(Protocol):
@@ -40,7 +60,7 @@ class Database(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of server: ``postgresql`` or ``sqlite``."""
+        """The kind of server: ``postgresql``, ``mariadb`` or ``sqlite``."""
         ...
 
     @property
@@ -100,7 +120,14 @@ def once_committed(transaction: Callable[[], AbstractContextManager[Database]], 
 
 def tidy(database: Database, *, prefix: str, limit: int = 1000) -> int:
     """Remove markers whose time is over, at most ``limit``; return how many."""
-    return database.change(_words(database, _TIDY), {"prefix": prefix, "limit": limit})
+    values = {"prefix": prefix, "limit": limit}
+    if database.kind != _MARIADB:
+        return database.change(_words(database, _TIDY), values)
+    from celery_reliable.stores.sql.tables import filled  # noqa: PLC0415  # see `_words`
+
+    digests = [digest for (digest,) in database.rows(_words(database, _OVER), values)]
+    statement, listed = filled(_DELETE, {"digests": digests})
+    return database.change(statement, {"prefix": prefix, **listed}) if digests else 0
 
 
 WRITES = re.compile(r"\s*(with\b.*?\b)?(insert|update|delete|merge|replace|truncate)\b", re.IGNORECASE | re.DOTALL)
@@ -136,16 +163,16 @@ def _take(database: Database, claim: Claim) -> None:
         if claim.job.digest[0] == 0:  # one job in 256 removes up to a thousand
             tidy(database, prefix=claim.prefix)
         return
-    found = database.rows(_READ, place)
+    found = database.rows(_READ_ANEW if database.kind == _MARIADB else _READ, place)
     raise AlreadyCommitted(json.loads(bytes(found[0][0])) if found else None)
 
 
-def _changed(database: Database, values: dict[str, Any]) -> int:
+def _changed(database: Database, values: dict[str, Any]) -> bool:
     from celery_reliable.stores.sql.errors import is_broken, is_missing_table  # noqa: PLC0415  # see `_words`
 
-    statement = _words(database, _TAKE)
+    _words(database, _TAKE)  # refuses other kinds of servers
     try:
-        return database.change(statement, values)
+        return _has_taken(database, values)
     except Exception as exc:
         if is_missing_table(exc):
             found = f"inbox: expected the table celery_reliable_inbox in {database.name}, found none"
@@ -154,6 +181,16 @@ def _changed(database: Database, values: dict[str, Any]) -> int:
             msg = f"inbox: expected a sound transaction on {database.name}, found one that has failed before; end it first"
             raise ConfigurationError(msg) from exc
         raise  # the server is away, or whatever else the task's own rules know
+
+
+def _has_taken(database: Database, values: dict[str, Any]) -> bool:
+    if database.kind != _MARIADB:
+        return database.change(_words(database, _TAKE), values) > 0
+    if database.change(_words(database, _TAKE_NEW), values):
+        return True
+    place = {name: values[name] for name in ("prefix", "digest")}
+    over = database.rows(_words(database, _IS_OVER), place)  # else two that wait would both want to write
+    return bool(over) and database.change(_words(database, _TAKE_OVER), values) > 0
 
 
 def _finish(database: Database, claim: Claim, result: Any) -> None:

@@ -24,7 +24,7 @@ class Transaction(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of server: ``postgresql`` or ``sqlite``."""
+        """The kind of server: ``postgresql``, ``mariadb`` or ``sqlite``."""
         ...
 
     @property
