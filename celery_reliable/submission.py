@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from celery_reliable.task import ReliableTask
 
 _REPLACING = ("replace", "queue_one")
+_KEEPING: dict[str, Any] = {"ttl": LIVE_RECORD_TTL}
 _ROUNDS = 100
 _SIGNATURES = ("link", "link_error", "chain", "chord")
 _CANVAS = (*_SIGNATURES, "group_id")
@@ -185,17 +186,13 @@ def _submitted(call: Call, identity: Identity, *, runtime: Runtime) -> SubmitAns
 
 
 def _submission(call: Call, identity: Identity, *, runtime: Runtime) -> dict[str, Any]:
-    settings = call.task.reliable_settings
+    replaces = call.task.reliable_settings.on_conflict in _REPLACING
     return {
         "task_id": identity.task_id,
         "fingerprint": identity.fingerprint,
         "envelope": _envelope_bytes(call, identity, runtime=runtime),
         "canvas": call.has_canvas,
-        "replace": settings.on_conflict in _REPLACING,
-        "swept": runtime.ledger,
-        "delay": settings.debounce or 0.0,
-        "delay_max": settings.longest_debounce,
-        "ttl": LIVE_RECORD_TTL + settings.longest_debounce,
+        **(_replacing(call, runtime=runtime) if replaces else _KEEPING),
     }
 
 
@@ -209,6 +206,14 @@ def _answered(ask: Callable[[], SubmitAnswer], call: Call, identity: Identity, *
     except StoreUnavailable as exc:
         _withdraw(call, identity, cause=exc, runtime=runtime)
         raise
+
+
+def _replacing(call: Call, *, runtime: Runtime) -> dict[str, Any]:
+    """Say how a submission takes the place of one that waits."""
+    settings = call.task.reliable_settings
+    longest = settings.longest_debounce
+    given = {"delay": settings.debounce or 0.0, "delay_max": longest, "ttl": LIVE_RECORD_TTL + longest}
+    return {"replace": True, "swept": runtime.ledger, **given}
 
 
 def _follow(call: Call, identity: Identity, answer: SubmitAnswer, *, runtime: Runtime) -> AsyncResult[Any]:

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_reliable import ConfigurationError, DuplicateTask, PayloadMismatch, StoreUnavailable
+from celery_reliable import (
+    ConfigurationError,
+    DuplicateTask,
+    PayloadMismatch,
+    ReliableTask,
+    StoreUnavailable,
+    Transient,
+)
 from celery_reliable.payloads import Envelope
 from celery_reliable.publishing import arguments_in
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Busy, ClaimAnswer, Done, Job, NotYet, Run
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.stores.notes import MemoryNotes, Note, Write
+from celery_reliable.testing import in_memory
 from tests.unit.test_task import job_task, make_app, waiting
 
 if TYPE_CHECKING:
@@ -423,6 +431,44 @@ class TestDebounce:
         place.end(first, run)
         place.clock.pass_by(DEBOUNCE)
         place.run(second, 2)
+
+
+class TestWholeLife:
+    """From the call to the end of its run."""
+
+    def test_bursts_run_once_each(self) -> None:
+        """With the newest arguments; the second one begins after the first, which is retried meanwhile."""
+        app, ran = make_app(), []
+
+        def body(self: Any, x: int, y: int = 0) -> int:
+            ran.append((y, self.attempt))
+            if len(ran) == 1:
+                task.delay(x, y=3)
+                raise Transient("again", retry_after=10 * DEBOUNCE)
+            return y
+
+        given: Any = {"idempotency_key": "index:{x}", "debounce": DEBOUNCE, "bind": True}
+        task = app.task(base=ReliableTask, name="unit.burst", shared=False, **given)(body)
+        with in_memory(app) as bench:
+            assert task.delay(1, y=1).id == task.delay(1, y=2).id
+            bench.run_due()
+            assert ran == []
+            bench.drain_all()
+            assert ran == [(2, 1), (2, 2), (3, 1)]
+            assert len({message.task_id for message in bench.submitted}) == 2
+
+    def test_a_window_is_one_run(self) -> None:
+        """What comes in it gets the result; what comes after it runs."""
+        app = make_app()
+        task = job_task(app, idempotency_key="index:{x}", dedup_for=WINDOW)
+        with in_memory(app) as bench:
+            first = task.delay(1)
+            bench.drain_all()
+            assert task.delay(1).id == first.id
+            bench.elapse(WINDOW + 1)
+            second = task.delay(1)
+            bench.drain_all()
+            assert [message.task_id for message in bench.submitted] == [first.id, second.id]
 
 
 class TestOptions:
