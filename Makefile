@@ -9,7 +9,7 @@ TESTS   ?= tests/unit tests/integration
 ARGS    ?=
 SHOTS   ?=
 # A server named by the environment is shared, so the tests take turns.
-PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL),0,$(MORE_THAN_CORES))
+PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL)$(CR_TEST_MARIADB_URL),0,$(MORE_THAN_CORES))
 # Tests mostly wait for processes that they have started.
 MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 2)
 
