@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from celery_reliable.settings import Settings
 
 
+_TELL_AGAIN = 5.0  # seconds
+
+
 class ReliableRequest(Request):
     """A request that can wait in the worker, be given back at the near end, and outlive the child that ran it.
 
@@ -170,10 +173,16 @@ class ReliableRequest(Request):
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:  # noqa: FBT001
         """Free the key and end the ledger entry of a job that Celery (5.7) revokes, expires or terminates, then say so.
 
-        Whoever was told may submit the key at once: by then it has to be free.
+        Whoever was told may submit the key at once: by then it has to be free. A result backend that refuses to be told would
+        end a plain worker: here the message comes back, to be told of again.
         """
         self._free_key(terminated=terminated, expired=expired)
-        super()._announce_revoked(reason, terminated, signum, expired)
+        try:
+            super()._announce_revoked(reason, terminated, signum, expired)
+        except Exception:  # noqa: BLE001  # every backend has its own errors
+            facts = {"task": self.name, "task_id": self.id, "key": self.job.key}
+            self.runtime.events.emit("backend_unavailable", **facts, what=reason, wait=_TELL_AGAIN)
+            self.runtime.holding.give_back(self, after=_TELL_AGAIN)
 
     def _free_key(self, *, terminated: bool, expired: bool) -> None:
         store, job = self.runtime.store, self.job

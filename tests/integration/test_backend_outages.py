@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
 from celery import chord
+from celery.exceptions import TaskRevokedError
 
 from celery_reliable import Permanent
 from tests.integration.apps.jobs import QUICK, client
@@ -45,9 +47,12 @@ def app(stage: Stage) -> Iterator[Celery]:
 def test_outcomes_are_told_when_the_backend_takes_them_again(
     app: Celery, stage: Stage, private_redis: RedisServer, workers: Workers
 ) -> None:
-    """A success stays one, a failure is told, a chord goes on, and the slots are free for others meanwhile."""
+    """A success stays one, a failure is told, a chord goes on, and the slots are free for others meanwhile.
+
+    A job that has expired is told of by the worker's main process, which a refusal must not end.
+    """
     workers.start(APP, pool="threads", concurrency=2, env=stage.environment(), arguments=QUICK)
-    done, failed, again, member, body = (uuid.uuid4().hex for _ in range(5))
+    done, failed, again, member, body, late = (uuid.uuid4().hex for _ in range(6))
     members = [app.tasks["held"].s(member, "gate", 3).set(task_id=member), app.tasks["add"].s(1, body)]
     gathered = chord(members)(app.tasks["gather"].s(f"{body}:all"))
     stage.wait_entries(member, 1)
@@ -56,7 +61,8 @@ def test_outcomes_are_told_when_the_backend_takes_them_again(
     app.tasks["add"].apply_async((1, done), task_id=done)
     app.tasks["hopeless"].apply_async((failed,), task_id=failed)
     app.tasks["flaky"].apply_async((again, 1), task_id=again)
-    for name in (done, failed, member):
+    app.tasks["add"].apply_async((1, late), task_id=late, expires=datetime.now(timezone.utc))
+    for name in (done, failed, member, late):
         stage.wait_event("backend_unavailable", name, timeout=DEADLINE)
     stage.wait_entries(again, 2, timeout=DEADLINE)  # a retry is not kept by a state that cannot be shown
     private_redis.command("CONFIG", "SET", "maxmemory", "0")
@@ -64,6 +70,8 @@ def test_outcomes_are_told_when_the_backend_takes_them_again(
     assert [app.AsyncResult(name).get(timeout=DEADLINE) for name in (done, again)] == [2, 2]
     with pytest.raises(Permanent):
         app.AsyncResult(failed).get(timeout=DEADLINE)
+    with pytest.raises(TaskRevokedError, match="expired"):
+        app.AsyncResult(late).get(timeout=DEADLINE)
     assert gathered.get(timeout=DEADLINE) == 5
     assert [len(stage.entries(name)) for name in (done, failed)] == [1, 1]
     assert [entry["step"] for entry in stage.entries(member)] == ["start", "end"]
