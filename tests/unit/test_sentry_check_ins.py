@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta, timezone
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,7 +14,6 @@ from celery import Celery
 from celery.exceptions import Ignore
 from celery.schedules import crontab, schedule, solar
 from sentry_sdk.integrations.celery import CeleryIntegration
-from sentry_sdk.transport import Transport
 
 from celery_reliable import ReliableTask, Snooze, Transient
 from celery_reliable.beat.schedules import sequence_of
@@ -27,41 +26,17 @@ from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.testing import Bench, in_memory
 from tests.unit.beating import Fleet, every
-
-if TYPE_CHECKING:
-    from sentry_sdk.envelope import Envelope
+from tests.unit.sentry_wire import Heard, listening
 
 SLOT = "2026-06-01T03:00:00+00:00"
 NIGHTLY = {"reliable_entry": "Nightly: import", "reliable_slot": SLOT, "reliable_schedule": "0 5 * * * Europe/Berlin"}
 
 
-class Heard(Transport):
-    """The end of a real sentry-sdk's wire: keeps what it would send."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        super().__init__()
-        self.check_ins: list[dict[str, Any]] = []
-
-    def capture_envelope(self, envelope: Envelope) -> None:
-        """Keep the check-ins of an envelope."""
-        self.check_ins += [
-            item.payload.json for item in envelope.items if item.type == "check_in" and item.payload.json
-        ]
-
-    @property
-    def statuses(self) -> list[str]:
-        """What was said, in order."""
-        return [one["status"] for one in self.check_ins]
-
-
 @pytest.fixture
 def sentry() -> Iterator[Heard]:
     """A real sentry-sdk whose envelopes stay here."""
-    heard, before = Heard(), sentry_sdk.get_global_scope().client
-    sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=heard, default_integrations=False, release="shop@1")
-    yield heard
-    sentry_sdk.get_global_scope().set_client(before)
+    with listening() as heard:
+        yield heard
 
 
 def make_app(body: Callable[[Any], Any], **options: Any) -> Celery:
