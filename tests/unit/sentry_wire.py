@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
+from sentry_sdk.scope import Scope
 from sentry_sdk.transport import Transport
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Heard(Transport):
 @contextlib.contextmanager
 def listening(**options: Any) -> Iterator[Heard]:
     """Let sentry-sdk send here for a block of code, from scopes of its own."""
-    heard, before = Heard(), sentry_sdk.get_global_scope().client
+    heard, before = Heard(), Scope.get_global_scope().client
     with sentry_sdk.isolation_scope():
         sentry_sdk.init(
             dsn="http://key@127.0.0.1:9/1", transport=heard, default_integrations=False, release="shop@1", **options
@@ -57,4 +58,4 @@ def listening(**options: Any) -> Iterator[Heard]:
         try:
             yield heard
         finally:
-            sentry_sdk.get_global_scope().set_client(before)
+            Scope.get_global_scope().set_client(before)

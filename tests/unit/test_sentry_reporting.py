@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sentry_sdk
 from celery import Celery
+from sentry_sdk.integrations.celery import CeleryIntegration
 
 from celery_reliable import Draining, Permanent, ReliableTask, Snooze, Transient
 from celery_reliable.contrib.sentry import report
@@ -70,6 +72,17 @@ def test_final_failure_is_one_event_with_all_that_is_known() -> None:
         crumb["data"]["event"] for crumb in crumbs if crumb["data"]["event"] in {"snoozed", "retried", "interrupted"}
     ]
     assert way == ["snoozed", "retried", "interrupted"]
+
+
+def test_failure_that_sentry_captures_itself_gets_the_letter_s_facts() -> None:
+    """Its own wrapper of tasks has the exception; a second event would be one too many."""
+    with listening(integrations=[CeleryIntegration()]) as sentry:
+        bench = ran(first_then(Permanent("never")))
+        assert sentry.events == []
+        sentry_sdk.capture_exception(bench.failures[0])  # as the wrapper does once the hook has returned
+    [event] = sentry.events
+    assert event["exception"]["values"][-1]["type"] == "Permanent"
+    assert event["contexts"]["dead letter"]["reason"] == "permanent"
 
 
 @pytest.mark.parametrize("pii", [False, True])

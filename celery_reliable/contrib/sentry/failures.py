@@ -26,7 +26,7 @@ import sentry_sdk
 from celery import current_task
 from sentry_sdk.integrations.celery import CeleryIntegration
 from sentry_sdk.integrations.logging import ignore_logger
-from sentry_sdk.scope import should_send_default_pii
+from sentry_sdk.scope import Scope, should_send_default_pii
 
 from celery_reliable import events
 from celery_reliable.dead_letters.redaction import arguments
@@ -43,7 +43,7 @@ def report(event: str, fields: dict[str, Any]) -> None:
     if event not in _DEATHS:
         _leave_crumb(event, fields)
     elif _will_be_captured():
-        sentry_sdk.get_isolation_scope().add_event_processor(lambda found, _hint: _described(found, fields))
+        Scope.get_isolation_scope().add_event_processor(lambda found, _hint: _described(found, fields))
     else:
         sentry_sdk.capture_event(_described({"level": "error", "message": _headline(fields)}, fields))
 
