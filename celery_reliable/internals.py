@@ -741,6 +741,16 @@ def queue_of(message: Message, task_consumer: Any, *, cancelled: Mapping[str, st
     return str(next(iter(found), None) or info.get("routing_key") or "")
 
 
+def cancel_without_answer(consumer: Any, queue: str) -> None:
+    """Cancel the consumer of one queue as Celery's ``cancel_task_queue`` (5.7) does, where another greenlet reads the answer."""
+    consumer.app.amqp.queues.deselect(queue)
+    known = consumer.task_consumer
+    tag = known._active_tags.pop(queue)  # noqa: SLF001
+    known._active_queue_no_ack.pop(queue, None)  # noqa: SLF001
+    known._queues.pop(queue, None)  # noqa: SLF001
+    known.channel.basic_cancel(tag, nowait=True)
+
+
 def keep_late_arrivals_near(channel: Any) -> None:
     """Give back, at the near end, what a BRPOP still brings of a queue whose consumer was cancelled meanwhile.
 
@@ -774,8 +784,11 @@ def forget_waiting(consumer: Any, gone: Collection[int]) -> None:
 
 
 def raised_prefetch(consumer: Any, request: Any) -> bool:
-    """Tell whether the prefetch count is one higher while a request waits: for its ETA, or held as if it had one (5.7)."""
-    entry = request._eta_timer_entry  # noqa: SLF001
+    """Tell whether the prefetch count is one higher while a request waits: for its ETA, or held as if it had one (5.7).
+
+    The timers of green pools give a greenlet that has the entry.
+    """
+    entry = getattr(request._eta_timer_entry, "entry", request._eta_timer_entry)  # noqa: SLF001
     return entry is not None and entry.fun in (consumer.apply_eta_task, consumer._limit_post_eta)  # noqa: SLF001
 
 

@@ -8,7 +8,7 @@ from celery import bootsteps
 
 from celery_reliable import internals
 from celery_reliable.flow.lanes import Lanes
-from celery_reliable.runtime import runtime_of
+from celery_reliable.runtime import consumed_driver, runtime_of
 from celery_reliable.worker.background import Background
 from celery_reliable.worker.flags import draining
 
@@ -17,6 +17,9 @@ _EACH = 1.0  # seconds between two looks
 
 class KillSwitches(bootsteps.StartStopStep):
     """Ask each second which queues are stopped: a thread decides, the consumer's loop acts.
+
+    On green pools that loop waits where it may, for a free slot for instance, so there a greenlet beside it stops a queue, as
+    it does in a drain. What begins to consume reads from the connection, and is left to the loop everywhere.
 
     What came from a stopped queue and has not begun goes back to it, so that nothing is hoarded: prefetched messages, and
     those that wait for their time. There only if a queue has a kill switch.
@@ -35,6 +38,8 @@ class KillSwitches(bootsteps.StartStopStep):
     def create(self, parent: Any) -> None:
         """Find out which queues of this worker may be stopped; nothing connects yet."""
         self._consumer, self._runtime = parent, runtime_of(parent.app)
+        self._green = bool(getattr(parent.pool, "is_green", False))
+        self._waits_for_no_answer = self._green and consumed_driver(parent.app) == "amqp"
         self._background = Background(self._run, name="reliable-kill-switch")
         lanes = self._runtime.lanes or Lanes({})
         consumed = set(parent.app.amqp.queues.consume_from)
@@ -67,9 +72,14 @@ class KillSwitches(bootsteps.StartStopStep):
     def _run(self) -> None:
         while not self._background.wait(_EACH):
             self._look()
+            if self._green and self._is_up():
+                self._withdraw()
             if (self._wanted or self._stopped) and not self._asked:
                 self._asked = True
                 self._consumer.call_soon(self._act)
+
+    def _is_up(self) -> bool:
+        return self._consumer.task_consumer is not None and not draining()
 
     def _look(self) -> None:
         switches = self._runtime.switches
@@ -83,11 +93,14 @@ class KillSwitches(bootsteps.StartStopStep):
     def _act(self) -> None:
         """Make what is consumed what it should be. What fails with the connection is done by the next `start`."""
         self._asked = False
-        if self._consumer.task_consumer is None or draining():
+        if not self._is_up():
             return
         for name in [name for name in self._stopped if name not in self._wanted]:
             self._consumer.add_task_queue(name)
             del self._stopped[name]
+        self._withdraw()
+
+    def _withdraw(self) -> None:
         self._stop_all()
         if self._wanted:
             self._consumer.controller.reliable_drain.handover.hand_back_from(self._wanted, cancelled=self._cancelled)
@@ -98,5 +111,8 @@ class KillSwitches(bootsteps.StartStopStep):
             self._stopped[name] = None
             tags = internals.queues_by_tag(self._consumer.task_consumer)
             self._cancelled |= {tag: queue for tag, queue in tags.items() if queue == name}
-            self._consumer.cancel_task_queue(name)
+            if self._waits_for_no_answer and name in tags.values():
+                internals.cancel_without_answer(self._consumer, name)
+            else:
+                self._consumer.cancel_task_queue(name)
         self._runtime.stopped_queues = frozenset(self._stopped)

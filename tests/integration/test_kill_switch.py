@@ -89,7 +89,7 @@ def app_on(stage: Stage, **conf: Any) -> Celery:
     return add_tasks(make_app(stage, **conf))
 
 
-@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+@pytest.fixture(scope="module", params=["redis prefork", "rabbitmq prefork"])
 def scene(
     request: pytest.FixtureRequest,
     module_redis: RedisServer,
@@ -98,7 +98,8 @@ def scene(
 ) -> Iterator[Scene]:
     """Each broker in turn. The worker starts while its queue is stopped."""
     url = module_redis.url.removesuffix("/0")
-    broker = f"{url}/0" if request.param == "redis" else request.getfixturevalue("rabbitmq_server").url
+    kind, pool = request.param.split()
+    broker = f"{url}/0" if kind == "redis" else request.getfixturevalue("rabbitmq_server").url
     queue = uuid.uuid4().hex
     conf = {
         "reliable_kill_switches": {queue: {"minimum": 4, "pause": 60}},
@@ -106,7 +107,7 @@ def scene(
         "worker_prefetch_multiplier": PREFETCH,
         "reliable_heartbeat_interval": 1,
     }
-    store = 2 if request.param == "redis" else 3
+    store = {"redis prefork": 2, "rabbitmq prefork": 3}.get(request.param, 4)
     stage = Stage(
         tmp_path_factory.mktemp("stage"), broker=broker, backend=f"{url}/1", store=f"{url}/{store}", conf=conf
     )
@@ -115,10 +116,12 @@ def scene(
         made.switches.stop(queue)
         made.send("add", 1, f"{queue}:first")
         arguments = (*QUICK, "-Q", f"{queue},{made.other}")
-        worker = module_workers.start(APP, name=request.param, env=stage.environment(), arguments=arguments)
+        worker = module_workers.start(
+            APP, name=f"{kind}-{pool}", pool=pool, env=stage.environment(), arguments=arguments
+        )
         yield made
         worker.kill()
-        if request.param == "rabbitmq":
+        if kind == "rabbitmq":
             with app.connection_for_write() as connection:
                 for name in (queue, made.other, *made.lanes):
                     connection.default_channel.queue_delete(name)
@@ -134,8 +137,12 @@ def test_a_queue_that_is_stopped_is_not_consumed_and_another_one_is(scene: Scene
     scene.stage.wait_entries(f"{scene.queue}:first", 1)
 
 
+@pytest.mark.parametrize("scene", ["redis prefork", "rabbitmq prefork", "redis gevent"], indirect=True)
 def test_nothing_of_a_stopped_queue_is_hoarded(scene: Scene, label: str) -> None:
-    """What waits for its time, for a breaker, and for the slot goes back, and nothing of another queue."""
+    """What waits for its time, for a breaker, and for the slot goes back, and nothing of another queue.
+
+    On gevent the consumer's loop stands still until the slot is free.
+    """
     scene.start()
     runtime_of(scene.app).breakers.open("bank")
     called = scene.send("calling_bank", label, "bank", expires=3600)

@@ -588,4 +588,6 @@ def test_what_waits_for_its_time_has_raised_the_prefetch_count() -> None:
     for call, raised in [(consumer.apply_eta_task, True), (consumer._limit_post_eta, True), (print, False)]:
         request = SimpleNamespace(_eta_timer_entry=timer.call_after(60.0, call, ()))
         assert internals.raised_prefetch(consumer, request) is raised
+        green = SimpleNamespace(_eta_timer_entry=SimpleNamespace(entry=request._eta_timer_entry))
+        assert internals.raised_prefetch(consumer, green) is raised
     assert not internals.raised_prefetch(consumer, SimpleNamespace(_eta_timer_entry=None))
