@@ -57,7 +57,7 @@ def check_settings(app: Celery) -> None:
     runtime = runtime_of(app)
     if runtime.blobs is not None:
         runtime.blobs.check()
-    _ = runtime.admission, runtime.lanes, runtime.rights, runtime.switches
+    _ = runtime.admission, runtime.lanes, runtime.rights, runtime.switches, runtime.redact
     for task in app.tasks.values():
         if hasattr(type(task), "reliable_settings"):
             _ = task.reliable_settings

@@ -100,9 +100,6 @@ class Refusals:
     def bury(self, case: Case) -> None:
         """Keep the letter, then tell whoever waits for the task. Raises `Later` while its job runs elsewhere."""
         call = _Call(self._app, case)
-        if case.refusal.reason == "rejected":  # whoever forged it must not end a job, nor have anything sent
-            self._keep(case, call)
-            return
         identity = call.identity
         told = self._keep(case, call) if identity is None else self._bury_key(case, call, identity)
         if told and call.context is not None:
@@ -244,7 +241,7 @@ class _Call:
         self.identity: keys.Identity | None = None
         self.context: Any = None  # Any: Celery's Context is not in the stubs
         self.envelope: Envelope | None = None
-        if refusal.reason == "rejected":
+        if refusal.reason == "rejected":  # whoever forged it must not end a job, nor have anything decoded or sent
             return
         body = None if raw.item or refusal.reason == "undecodable" else _decoded(app, raw)
         fields = fields_of(Incoming(raw.headers, body))

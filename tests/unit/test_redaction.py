@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
+from celery import Celery, current_app
 from click.testing import CliRunner
 
 from celery_reliable import ConfigurationError, install, internals
@@ -195,10 +195,11 @@ def test_sentry_gets_what_may_be_seen(app: Celery) -> None:
     from celery_reliable.contrib.sentry import failures  # noqa: PLC0415  # an extra
 
     event = {"extra": {"celery-job": {"task_name": "shop.charge", "args": [12], "kwargs": {"card": SECRET}}}}
+    before = current_app._get_current_object()
     app.set_current()
     try:
         failures._hide_arguments(event)
     finally:
-        Celery().set_default()
+        before.set_current()
 
     assert event["extra"]["celery-job"]["kwargs"] == {"card": "***"}

@@ -16,6 +16,7 @@ from sqlalchemy import create_engine
 
 from celery_reliable import ConfigurationError, ReliableTask, install
 from celery_reliable.app_letters import known_letters_of
+from celery_reliable.cli.purge import purge_queue
 from celery_reliable.contrib.sqlalchemy import outbox
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
 from celery_reliable.dead_letters.outgoing import Change
@@ -616,6 +617,24 @@ def test_a_refused_message_is_a_letter_and_nothing_else(app: Celery, store: Memo
     assert store.inspect(job)["state"] == "waiting"
     assert app.backend.get_state("t1") == "PENDING"
     assert list(messages(app)) == []
+
+
+def test_a_purge_ends_what_was_signed_alone(app: Celery, store: MemoryStore) -> None:
+    """A forged message names the job of somebody else, which goes on."""
+    app.tasks["order"].delay(1, amount=2)
+    (true,) = messages(app)
+    job = Job("order:1", "declared", true.headers["reliable"]["s"])
+    put = {"exchange": "", "routing_key": app.conf.task_default_queue}
+    states = []
+    for headers in ({**true.headers, "retries": 7}, true.headers):
+        with app.connection_for_write() as connection:
+            channel = connection.default_channel
+            content = {"content_type": true.content_type, "content_encoding": true.content_encoding}
+            channel.basic_publish(channel.prepare_message(true.body, headers=headers, **content), **put)
+        assert purge_queue(app, app.conf.task_default_queue) == 1
+        states.append(store.inspect(job).get("state"))
+
+    assert states == ["waiting", "revoked"]
 
 
 def test_a_forged_letter_does_not_take_the_place_of_a_true_one(app: Celery, store: MemoryStore) -> None:

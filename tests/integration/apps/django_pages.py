@@ -29,6 +29,7 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: E4
 
 from celery_reliable.dead_letters import DeadLetter, Filter  # noqa: E402
 from celery_reliable.django.admin import batches, choosing  # noqa: E402
+from celery_reliable.events import Events  # noqa: E402
 from celery_reliable.heartbeats import LifeSign, Process  # noqa: E402
 from celery_reliable.payloads import Envelope, RawMessage  # noqa: E402
 from celery_reliable.runtime import replaced_runtime, runtime_of  # noqa: E402
@@ -435,6 +436,34 @@ def test_an_edited_call_is_replayed_and_the_original_kept(
     assert '"seconds": 1' in letter.original.body
     assert log_of(letter_id)[-1][1] == f"Replayed with other arguments as task {letter.replays[0].new_id}."
     assert "before it was edited" in answer.content.decode()
+
+
+def test_hidden_arguments_are_on_no_page_and_stay_when_they_are_not_edited(
+    ann: Client, project: Project, queue: str
+) -> None:
+    """``reliable_redact``: an empty field means that the stored arguments are sent."""
+    project.app.conf.reliable_redact = without_cards
+    try:
+        with replaced_runtime(project.app, store=project.store, events=Events()):
+            [letter_id] = bury(project, queue, "A-1", kwargs={"card": "4111", "seconds": 1})
+            edit = f"{LETTERS}{letter_id}/edit/"
+            pages = [ann.get(page) for page in (f"{LETTERS}?queue={queue}", f"{LETTERS}{letter_id}/change/", edit)]
+            texts = [page.content.decode() for page in pages]
+            assert not [text for text in texts if "4111" in text]
+            assert "A-1" in texts[0]
+            assert "reliable_redact" in texts[2]
+            ann.post(edit, {"args": '["A-2"]', "kwargs": ""})
+            assert waiting(queue) == [[["A-2"], {"card": "4111", "seconds": 1}]]
+            history = ann.get(f"{LETTERS}{letter_id}/change/").content.decode()
+            assert "before it was edited" in history
+            assert "4111" not in history
+    finally:
+        project.app.conf.reliable_redact = None
+
+
+def without_cards(_task: str, args: Any, kwargs: Any) -> Any:
+    """Hide cards."""
+    return args, {name: "***" if name == "card" else value for name, value in kwargs.items()}
 
 
 # --- who may
