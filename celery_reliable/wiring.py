@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import signals
 
-from celery_reliable import internals, presets
+from celery_reliable import presets
 from celery_reliable.settings import has_reliable_settings
 
 if TYPE_CHECKING:
@@ -64,11 +64,15 @@ class _Gaps(dict[str, Any]):
 def install(app: Celery) -> None:
     """Wire one app: fill the gaps of its configuration and add the worker's bootsteps.
 
+    Also hides from Celery's reports the settings of ours that may hold a password.
+
     Whatever the project sets wins, before or after this call. May be called any number of times. Reads no
     configuration that has not been read yet.
 
     .. versionadded:: 0.1
     """
+    # Not imported above: Celery imports this module in each of its processes, and that one brings the drivers with it.
+    import_module("celery_reliable.internals").hide_settings("RELIABLE_STORE_URL", "RELIABLE_BLOB_URL")
     app.steps["worker"].update(WORKER_STEPS)
     app.steps["consumer"].update(CONSUMER_STEPS)
     # Every load of a configuration begins with new maps: a second config_from_object drops the gaps.
@@ -78,11 +82,7 @@ def install(app: Celery) -> None:
 
 
 def connect_signals() -> None:
-    """Wire, when its worker or beat starts, every app that asks for celery_reliable. May be called twice.
-
-    Also hides from Celery's reports the settings of ours that may hold a password.
-    """
-    internals.hide_settings("RELIABLE_STORE_URL", "RELIABLE_BLOB_URL")
+    """Wire, when its worker or beat starts, every app that asks for celery_reliable. May be called twice."""
     signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid=_UID)
     signals.worker_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)
     signals.beat_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)

@@ -92,6 +92,7 @@ def sign_of_life(url: str) -> object:
 def reported(url: str) -> object:
     """What Celery itself tells of the settings that are ours: ``celery report`` and ``celery inspect conf``."""
     app = Celery("shop", broker="memory://", set_as_current=False)
+    install(app)
     app.conf.update(reliable_store_url=url, reliable_blob_url=url)
     return app.bugreport(), app.conf.table()
 
