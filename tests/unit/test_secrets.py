@@ -196,6 +196,8 @@ HARMLESS = {
     "dlq resume",
     "dlq silence",
     "dlq unsilence",
+    "kill-switch start",
+    "kill-switch stop",
     "relay",
     "schema",
     # They change nothing.
@@ -210,6 +212,7 @@ HARMLESS = {
     "dlq runs",
     "dlq show",
     "dlq stats",
+    "kill-switch list",
     "explain",
     "exporter",
     "status",
