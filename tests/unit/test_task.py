@@ -91,6 +91,12 @@ class TestRegistration:
         with pytest.raises(ConfigurationError, match="did you mean lease_ttl"):
             app.finalize()
 
+    def test_a_task_binds_no_class_but_its_own(self, app: Celery) -> None:
+        """Bound to an app, `ReliableTask` would take that one's settings into the tasks of every other app."""
+        job_task(app)
+        app.finalize()
+        assert "_app" not in vars(ReliableTask)
+
     @pytest.mark.parametrize("version", [0, "2", None, True])
     def test_wrong_checkpoint_version_is_refused(self, app: Celery, version: Any) -> None:
         """At registration."""
