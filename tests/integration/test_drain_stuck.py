@@ -45,6 +45,7 @@ def test_bodies_that_cannot_be_interrupted_do_not_hold_the_exit(hasty: Scene, po
 
     gone = {start["pid"] for start in starts.values()}
     wait_until(lambda: not gone & {entry.pid for entry in process_table()}, 1.0, "the bodies' processes to be gone")
+    wait_until(lambda: not in_group_of(worker), AFTER_TIMEOUT, "no child to outlive the worker")
     hasty.wait_waiting(len(labels), "the messages of the bodies that were ended")
     for label in labels:
         hasty.stage.open(label)
@@ -54,6 +55,11 @@ def test_bodies_that_cannot_be_interrupted_do_not_hold_the_exit(hasty: Scene, po
         if body != "plain":
             assert (again["attempt"], again["fence"] > starts[label]["fence"]) == (1, True)
             assert hasty.delivery(label) == [1, 1]
+
+
+def in_group_of(worker: Worker) -> list[int]:
+    """Return the processes that a worker has left behind."""
+    return [entry.pid for entry in process_table() if entry.group == worker.pid and not entry.state.startswith("Z")]
 
 
 @on("redis-threads")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import billiard
 import pytest
 from celery import Celery
 
@@ -16,7 +20,7 @@ from celery_reliable.errors import Draining
 from celery_reliable.testing.processes import children, process_table, send
 from celery_reliable.worker import flags
 from celery_reliable.worker.bodies import Bodies
-from celery_reliable.worker.drain import budget
+from celery_reliable.worker.drain import budget, leaving
 from celery_reliable.worker.drain.course import Course
 from celery_reliable.worker.drain.guarding import LAST_SIGNAL
 from tests.waiting import wait_until
@@ -388,3 +392,22 @@ class TestWatchdog:
             assert process.stdout is not None
             assert process.stdout.readline().strip() == first
             process.kill()
+
+
+def test_no_child_is_started_in_the_place_of_one_that_was_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Pool._repopulate_pool`` (billiard 4.3), where the pool is the first to see that a child has ended.
+
+    A child that nobody ends would wait for ever, its pipe in its sibling's hands.
+    """
+    monkeypatch.setattr(leaving, "_reap", lambda _: None)
+    pool = billiard.Pool(2, threads=False)
+    first = {process.pid for process in pool._pool}
+    try:
+        assert leaving._kill_all(SimpleNamespace(_pool=pool))
+        wait_until(lambda: all(process.exitcode is not None for process in pool._pool), 5.0, "their end")
+        pool.maintain_pool()
+        assert not {process.pid for process in pool._pool} - first
+    finally:
+        for process in pool._pool:
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, signal.SIGKILL)

@@ -103,7 +103,11 @@ def leave(app: Celery, *, pool: Any, held: Iterable[Any], cleanup: Callable[[], 
 
 def _kill_all(pool: Any) -> bool:
     """Kill every pool child. False where bodies are in this very process."""
-    processes = list(getattr(getattr(pool, "_pool", None), "_pool", None) or ())
+    workers = getattr(pool, "_pool", None)
+    processes = list(getattr(workers, "_pool", None) or ())
+    if workers is not None and processes:
+        # No others in their place (billiard 4.3): they would outlive us, each with the end of its pipe in the other's hands.
+        workers._processes = 0  # noqa: SLF001
     pids = [process.pid for process in processes if getattr(process, "pid", None)]
     for pid in pids:
         with suppress(OSError):
