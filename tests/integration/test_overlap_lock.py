@@ -57,8 +57,13 @@ def other(module_postgres: servers.Server) -> Iterator[SqlStore]:
 # --- in workers
 
 
-def test_a_killed_worker_s_right_is_free_at_once(
-    module_postgres: servers.Server, module_redis: servers.RedisServer, workers: Workers, tmp_path: Path, label: str
+def test_a_killed_worker_s_right_is_free_at_once(  # noqa: PLR0917
+    module_postgres: servers.Server,
+    module_redis: servers.RedisServer,
+    workers: Workers,
+    other: SqlStore,
+    tmp_path: Path,
+    label: str,
 ) -> None:
     """A new job runs, and one that waited; neither waits for the lease, and while the holder lived both were kept out."""
     conf = {**RESTORING, "reliable_lease_ttl": LEASE, "reliable_overlap_lock": "postgres-advisory"}
@@ -81,8 +86,9 @@ def test_a_killed_worker_s_right_is_free_at_once(
         assert stage.wait_event("skipped", skipped.id)[0]["reason"] == f"task {held[0].id} runs"
         stage.wait_event("overlap_waits", waiting.id, count=2)
 
-        killed = time.monotonic()
+        holders, killed = set(sessions_of(other)), time.monotonic()
         doomed.kill()
+        wait_until(lambda: holders - set(sessions_of(other)), SOON, "PostgreSQL to notice")
         new = send("forbid", "e")
         for policy in ("forbid", "queue"):
             began = stage.wait_entries(f"{label}:{policy}", 2, timeout=DEADLINE)[1]

@@ -104,8 +104,12 @@ def test_the_same_submission_again_is_no_new_round(app: Celery, task: Any) -> No
     assert runtime_of(app).rounds.present("index:1") == 1
 
 
-def test_fifty_at_once_are_one_message(app: Celery, task: Any) -> None:
-    """And fifty more while that one runs are one more."""
+def test_fifty_at_once_are_one_job(app: Celery, task: Any) -> None:
+    """And fifty more while that one runs are one more.
+
+    One message, where a ledger would send it again. Without one, whoever comes before the first publish is confirmed
+    publishes too: its producer may have died.
+    """
     task.delay(1)
     task.delay(1)
     with ThreadPoolExecutor(50) as pool:
@@ -114,7 +118,7 @@ def test_fifty_at_once_are_one_message(app: Celery, task: Any) -> None:
         claim(app, ids.pop(), 1)
         ids = {result.id for result in pool.map(lambda y: task.delay(1, y=y), range(50))}
     assert len(ids) == 1
-    assert waiting(app) == 2
+    assert waiting(app) >= 2
 
 
 def test_one_that_is_late_does_not_turn_the_number_back() -> None:
