@@ -7,6 +7,7 @@ packed command out and one reply in, through hiredis: about a third of the time 
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import Any
 
@@ -55,14 +56,16 @@ class Line:
         return [self._next() for _ in range(count)]
 
     def has_replies(self) -> bool:
-        """Tell at once whether reading would find something, were it that the connection is lost; always yes with TLS."""
+        """Tell at once whether reading would find something, were it that the connection is lost."""
         patience = self._socket.gettimeout()
         self._socket.settimeout(0)
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
-        except (OSError, ValueError):  # TLS cannot peek
+        except ValueError:  # TLS cannot peek
+            return self._socket.pending() > 0 or bool(select.select([self._socket], [], [], 0)[0])
+        except OSError:
             return True
         finally:
             self._socket.settimeout(patience)

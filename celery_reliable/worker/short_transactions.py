@@ -7,8 +7,10 @@ for a message in the worker's main process, and waits for the answer to each.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery_reliable.stores.redis_line import Line, ReplyError, pack_command
@@ -20,6 +22,7 @@ MOST_OWED = 16
 """Transactions whose answers may lie unread on one connection."""
 _MOST_IDLE = 8
 _MOST_LOOKS = 5  # in vain, before an answer is given up
+_LONGEST_REST = 25.0  # seconds unused, after which a connection may be lost without a word; as kombu's health checks
 
 Commands = Sequence[tuple[tuple[Any, ...], Any]]
 """What a pipeline of redis-py has collected: the words of each command, and options for its reply."""
@@ -28,12 +31,13 @@ Commands = Sequence[tuple[tuple[Any, ...], Any]]
 class _Talk:
     """A connection, and the transactions on it whose answers are not read yet."""
 
-    __slots__ = ("line", "looks", "owed")
+    __slots__ = ("line", "looks", "owed", "used")
 
     def __init__(self, line: Line) -> None:
         self.line = line
         self.looks = 0  # in vain, for answers
         self.owed: list[Commands] = []
+        self.used = time.monotonic()
 
 
 class ShortTransactions:
@@ -49,20 +53,18 @@ class ShortTransactions:
         """Take a redis-py client, and what sends commands as redis-py does; nothing connects before the first use."""
         self._pool, self._ordinary = client.connection_pool, ordinary
         self._idle: deque[_Talk] = deque()
+        self._closed = False
 
     def send(self, commands: Commands) -> Any:
         """Send; return the answers of the commands, None when they come later. Raises what redis-py raises."""
-        try:
-            talk = self._idle.pop()
-        except IndexError:
-            options = {**self._pool.connection_kwargs, "protocol": 2}  # what a `Line` reads
-            talk = _Talk(Line(self._pool.connection_class(**options)))
+        talk = self._take()
         packed = b"".join([pack_command(words) for words, _ in commands])
         bare = _only_takes_away(commands)
         try:
             talk.owed.append(commands)
             talk.line.send(packed if bare else _MULTI + packed + _EXEC)
-            answers = None if bare and len(talk.owed) <= MOST_OWED else _read(talk)
+            later = bare and len(talk.owed) <= MOST_OWED and not self._closed
+            answers = None if later else _read(talk)
         except (OSError, ReplyError):
             talk.line.close()
             return self._again(talk.owed)
@@ -71,6 +73,17 @@ class ShortTransactions:
             raise
         self._keep(talk)
         return answers
+
+    def _take(self) -> _Talk:
+        now = time.monotonic()
+        with suppress(IndexError):
+            talk = self._idle.pop()
+            if now - talk.used <= _LONGEST_REST:
+                talk.used = now
+                return talk
+            talk.line.close()
+        options = {**self._pool.connection_kwargs, "protocol": 2}  # what a `Line` reads
+        return _Talk(Line(self._pool.connection_class(**options)))
 
     @property
     def owed(self) -> int:
@@ -108,7 +121,8 @@ class ShortTransactions:
         return True
 
     def close(self) -> None:
-        """Close every idle connection; answers that are owed stay unread."""
+        """Close every idle connection; answers that are owed stay unread. What is sent after this is answered at once."""
+        self._closed = True
         while self._idle:
             self._idle.pop().line.close()
 
@@ -118,7 +132,7 @@ class ShortTransactions:
         return answers[-1] if answers else None
 
     def _keep(self, talk: _Talk) -> None:
-        if talk.owed or len(self._idle) < _MOST_IDLE:
+        if not self._closed and (talk.owed or len(self._idle) < _MOST_IDLE):
             self._idle.append(talk)
         else:
             talk.line.close()
@@ -153,7 +167,7 @@ def shorten(client: Any) -> ShortTransactions:
     ordinary: Any = type(pipeline())
 
     def by_redis_py(commands: Commands) -> Any:
-        with pipeline() as pipe:
+        with pipeline(transaction=not _only_takes_away(commands)) as pipe:
             pipe.command_stack = list(commands)
             return pipe.execute()
 

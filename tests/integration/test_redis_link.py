@@ -119,3 +119,30 @@ def test_a_full_server_refuses_in_its_answer(store: RedisStore, server: redis.Re
     server.config_set("maxmemory", "0")
     assert begun(store, "B", Job("B", "own", store.now()))() == New(1)
     assert dict(store.ledger()) == {"A": b"envelope", "B": b"envelope"}
+
+
+def test_a_submitted_key_is_claimed_and_done_in_one_round_trip_each(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Confirmed by its broker or not, joined or not: the large scripts are for what is not so."""
+    verbs: list[str] = []
+    script = store._link.script
+
+    def noted(verb: str, *rest: Any) -> Any:
+        verbs.append(verb)
+        return script(verb, *rest)
+
+    monkeypatch.setattr(store._link, "script", noted)
+    for number, confirmed in enumerate((False, True), 1):
+        job, task_id, token = Job(f"order:{number}", "declared"), f"{number}", f"token-{number}"
+        store.submit(job, task_id=task_id, fingerprint="f" * 8, ttl=LONG)
+        if confirmed:
+            store.published(job, task_id=task_id)
+            store.submit(job, task_id="another", fingerprint="f" * 8, ttl=LONG)
+        verbs.clear()
+        held: dict[str, Any] = {"task_id": task_id, "token": token}
+        run: Any = store.claim(
+            job, **held, life=1, fingerprint="f" * 8, ttl=LONG, max_deliveries=3, record_ttl=LONG, first=True
+        )
+        store.complete(job, **held, fence=run.fence, outcome=None, marker_ttl=LONG)
+        assert verbs == ["claim_declared", "finish_declared"]

@@ -13,7 +13,9 @@ from redis.client import Pipeline
 from redis.exceptions import OutOfMemoryError
 
 from celery_reliable import internals
+from celery_reliable.stores.redis_line import Line, pack_command
 from celery_reliable.testing.faultproxy import FaultProxy
+from celery_reliable.worker import short_transactions
 from celery_reliable.worker.short_transactions import MOST_OWED, ShortTransactions, shorten
 from tests.waiting import wait_until
 
@@ -146,6 +148,53 @@ def test_an_ack_that_the_server_refuses_is_sent_again(redis_url: str) -> None:
         ack(client, "a")
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             wait_until(lambda: settled(transactions, eye), DEADLINE, "the answer")
+
+
+def test_an_ack_that_is_sent_again_at_the_memory_limit_is_taken(private_redis: servers.RedisServer) -> None:
+    """By redis-py, too, without the ``MULTI`` that a full Redis refuses."""
+    with clients(private_redis.url) as (client, eye, transactions):
+        note(client, "a")
+        cut(eye)
+        ack(client, "a")
+        eye.config_set("maxmemory", 1)
+        wait_until(lambda: settled(transactions, eye), DEADLINE, "the ack")
+
+
+def test_what_is_sent_after_the_end_is_answered_at_once(redis_url: str) -> None:
+    """A task that outlives its connection acks through the old channel, where nobody settles any more."""
+    with clients(redis_url) as (client, eye, transactions):
+        note(client, "a")
+        before = len(eye.client_list())
+        transactions.close()
+        ack(client, "a")
+        assert transactions.owed == 0
+        assert not eye.exists("index", "unacked")
+        wait_until(lambda: len(eye.client_list()) < before, DEADLINE, "no connection to be kept")
+
+
+def test_a_connection_that_has_rested_for_long_is_not_used(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall forgets it without a word, and what is sent on it is lost."""
+    with clients(redis_url) as (client, eye, _):
+        note(client, "a")
+        before = {one["id"] for one in eye.client_list()}
+        note(client, "b")
+        assert {one["id"] for one in eye.client_list()} == before
+        monkeypatch.setattr(short_transactions, "_LONGEST_REST", 0.0)
+        note(client, "c")
+        assert {one["id"] for one in eye.client_list()} - before
+
+
+def test_nothing_is_read_over_tls_that_has_not_come(redis_tls: servers.RedisTlsServer) -> None:
+    """Over TLS one cannot peek: what has been decrypted, or has arrived, can be read."""
+    with contextlib.closing(redis.Redis.from_url(redis_tls.url, ssl_ca_certs=str(redis_tls.ca_file))) as client:
+        options = client.connection_pool.connection_kwargs
+        line = Line(client.connection_pool.connection_class(**options, protocol=2))
+        assert not line.has_replies()
+        line.send(pack_command(("PING",)))
+        wait_until(line.has_replies, DEADLINE, "the answer")
+        assert line.receive(1) == [b"PONG"]
+        assert not line.has_replies()
+        line.close()
 
 
 @pytest.mark.parametrize("prefix", ["", "shop:"])

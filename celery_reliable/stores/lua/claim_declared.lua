@@ -6,7 +6,7 @@
 -- Atomic because of all the claims of one key exactly one may win. Apart from `claim`, whose many keys and shared
 -- functions cost more than all that is done here.
 local raw = redis.call('GET', KEYS[1]) or ''
-local life, fp, id = string.match(raw, '^W|(%d+)||||||||t%d+x%d+p?|([^|]+)|(.*)$')
+local life, fp, id = string.match(raw, '^W|(%d+)||||||||[jp]*t%d+x%d+|([^|]+)|(.*)$')
 if life ~= ARGV[1] or fp ~= ARGV[2] then return nil end
 local now = redis.call('TIME')
 local fence = string.format('%.0f', now[1] * 1000000 + now[2])
