@@ -258,18 +258,24 @@ class ReliableTask(Task):
 
     def identity_without_header(
         self, task_id: str, nesting: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, version: int
-    ) -> keys.Identity:
-        """Say what a message without our header is: it was sent by a process that has no task code."""
+    ) -> tuple[keys.Identity, Exception | None]:
+        """Say what a message without our header is: it was sent by a process that has no task code.
+
+        With it comes the error of a rule that gives no key. Such a call must not run, since nothing tells it from others.
+        """
         own = keys.Identity(Job(keys.own_key(task_id, nesting), "given"), task_id, "", 0, nesting)
         if not self.has_key_rule or nesting:
-            return own
+            return own, None
         try:
             fitted = self.shape.fitted(args, kwargs, version=version, known=self.payload_version)
             bound = keys.Bound.of(self.signature_of_run, fitted.args, fitted.kwargs)
-            key = self.declared_key(bound)
         except (TypeError, ReliableError):
-            return own  # arguments that do not fit: the body will say so, and the call becomes a dead letter
-        return keys.Identity(Job(key, "declared"), task_id, self.fingerprint_of(bound), 0, nesting) if key else own
+            return own, None  # arguments that do not fit: the body will say so, and the call becomes a dead letter
+        try:
+            job = Job(str(self.declared_key(bound)), "declared")
+            return keys.Identity(job, task_id, self.fingerprint_of(bound), 0, nesting), None
+        except Exception as exc:  # noqa: BLE001  # a project's callable may raise anything; its next try would, too
+            return own, exc
 
     # --- payloads
 

@@ -35,6 +35,9 @@ SHORTEST_WAIT = 1.0
 class Delivery:
     """One delivery of one job: the task, its request, whose job it is, and the claim once there is one."""
 
+    keyless: Exception | None = None
+    """Why the task's rule gives no key for this call; it must not run."""
+
     def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the bound task, whose request is the delivery, and the arguments of the message."""
         self.task, self.args, self.kwargs = task, args, kwargs
@@ -63,9 +66,12 @@ class Delivery:
         found = keys.identity_of(getattr(request, HEADER, None), task_id=request.id, nesting=nesting)
         if found is not None:  # beside another message's identity, what it says of arguments is that message's, too
             self.aside_header = getattr(request, ARGUMENTS_HEADER, None)
-        return found or self.task.identity_without_header(
-            request.id, nesting, self.args, self.kwargs, version=self.version
+            return found
+        task, version = self.task, self.version
+        identity, self.keyless = task.identity_without_header(
+            request.id, nesting, self.args, self.kwargs, version=version
         )
+        return identity
 
     @property
     def job(self) -> Job:

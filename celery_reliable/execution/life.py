@@ -191,6 +191,8 @@ class Execution:
             submitted = delivery.job.stamp / 1e6 or None
             facts = {"fence": run.fence, "attempt": run.attempt, "delivery": run.delivery}
             delivery.emit("claimed_again", **facts, submitted=submitted)
+        if delivery.keyless is not None:
+            burial.bury(delivery, delivery.keyless, "invalid")
         fitting.fetch(delivery)
 
     def _judge(self, exc: BaseException) -> NoReturn:

@@ -94,7 +94,8 @@ class ReliableRequest(Request):
         if found is not None:
             return found
         args, kwargs = tuple(self._args or ()), dict(self._kwargs or {})
-        computed: Identity = self.task.identity_without_header(self.id, nesting, args, kwargs, version=self.version)
+        computed: Identity
+        computed, _ = self.task.identity_without_header(self.id, nesting, args, kwargs, version=self.version)
         return computed
 
     @property

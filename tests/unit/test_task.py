@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -26,6 +26,8 @@ from celery_reliable import (
 from celery_reliable.publishing import envelope_of, publish_envelope
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
+from celery_reliable.testing import in_memory
+from celery_reliable.worker.request import ReliableRequest
 
 UNREACHABLE = "redis://127.0.0.1:1/0"
 
@@ -335,3 +337,66 @@ def test_what_was_received_from_a_queue_is_published_to_it_again(
     task = job_task(app)
     publish_envelope(app, envelope_of(task, (1,), {}, task_id="again", options=address))
     assert waiting(app, queue) == 1
+
+
+def _order_key(order_id: str) -> str:
+    return f"order:{ {'1': 'one'}[order_id] }"
+
+
+class TestSentWithoutTaskCode:
+    """`send_task` from a process that has no task code: the worker computes the key, and the rule may give none."""
+
+    @pytest.mark.parametrize(
+        ("rule", "argument", "error"),
+        [
+            ("order:{order_id}", "x" * 600, "ConfigurationError"),
+            ("{order_id}", "", "ConfigurationError"),
+            (_order_key, "2", "KeyError"),
+            (lambda: "no argument", "2", "TypeError"),
+        ],
+        ids=["overlong", "empty", "a callable that raises", "a callable of other arguments"],
+    )
+    def test_a_call_whose_rule_gives_no_key_is_a_letter(self, rule: Any, argument: str, error: str) -> None:
+        """Nothing tells it from others, so it must not run; every delivery of it has the error, and no worker fails."""
+        bodies: list[str] = []
+
+        def order(order_id: str) -> None:
+            bodies.append(order_id)
+
+        app = make_app()
+        app.task(base=ReliableTask, name="order", shared=False, idempotency_key=rule)(order)
+        told: list[tuple[str, Mapping[str, Any]]] = []
+        with in_memory(app, hooks=(lambda name, fields: told.append((name, fields)),)) as bench:
+            app.send_task("order", (argument,), task_id="sent")
+            bench.drain_all()
+            (buried,) = [fields for name, fields in told if name == "buried"]
+
+        assert bodies == []
+        assert [type(one).__name__ for one in bench.failures] == [error]
+        assert (buried["reason"], buried["task_id"]) == ("invalid", "sent")
+
+    def test_the_worker_s_parent_takes_it_for_a_job_of_its_own(self, app: Celery) -> None:
+        """What renews leases and hands work back asks for the job, and goes on."""
+        task = job_task(app, idempotency_key=_order_key)
+        app.finalize()
+        Celery("bare", broker="memory://", set_as_current=False).send_task("unit.job", ("2",), task_id="sent")
+        with app.connection_for_write() as connection:
+            message = app.amqp.queues["celery"](connection.default_channel).get(no_ack=True)
+        request = ReliableRequest(message, app=app, task=task, on_ack=lambda *_: None, eventer=None)
+        assert request.job == Job("sent", "given")
+
+    def test_calls_with_a_key_are_one_job(self) -> None:
+        """As those that were submitted are."""
+        bodies: list[str] = []
+        app = make_app()
+
+        def order(order_id: str) -> None:
+            bodies.append(order_id)
+
+        app.task(base=ReliableTask, name="order", shared=False, idempotency_key="order:{order_id}")(order)
+        with in_memory(app) as bench:
+            for task_id in ("first", "second"):
+                app.send_task("order", ("1",), task_id=task_id)
+            bench.drain_all()
+
+        assert bodies == ["1"]
