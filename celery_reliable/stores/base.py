@@ -564,6 +564,13 @@ class Store(Protocol):
         """Return what is wrong with the server's configuration, one sentence each (eviction, version, persistence)."""
         ...
 
+    def newer_layout(self) -> str:
+        """Say that newer code has written here what this code would misread; "" if not, and when the store is away.
+
+        A worker asks once, before it starts, and does not start on such a store.
+        """
+        ...
+
     def close(self) -> None:
         """Close connections. May be called twice, and by a process that never used them."""
         ...

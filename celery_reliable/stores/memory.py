@@ -67,6 +67,10 @@ class MemoryStore(SharedVerbs):
         """Return what is wrong with the server: there is none."""
         return []
 
+    def newer_layout(self) -> str:
+        """See `Store.newer_layout`: nothing outlives the process."""
+        return ""
+
     def close(self) -> None:
         """Do nothing: there is no connection."""
 

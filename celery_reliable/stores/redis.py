@@ -16,7 +16,7 @@ from typing import Any
 from celery_reliable.errors import StoreError
 from celery_reliable.stores import base
 from celery_reliable.stores.base import Job
-from celery_reliable.stores.redis_keys import Keys, Place
+from celery_reliable.stores.redis_keys import LAYOUT, Keys, Place
 from celery_reliable.stores.redis_link import Link, link_for
 from celery_reliable.stores.redis_notes import RedisNotes
 
@@ -588,6 +588,22 @@ class RedisStore:
     def findings(self) -> list[str]:
         """See `Store.findings`."""
         return self._link.findings()
+
+    def newer_layout(self) -> str:
+        """See `Store.newer_layout`. Notes the number of ours where none is noted yet."""
+        key = self._keys.layout
+        noted = self._link.try_command("GET", key, key=key)
+        if noted is None:
+            self._link.try_command("SET", key, LAYOUT, "NX", key=key)
+            return ""
+        found = _text(noted)
+        if found.isdecimal() and int(found) <= LAYOUT:
+            return ""
+        return (
+            f"store (reliable_store_url): expected keys that this celery_reliable knows (layout {LAYOUT}), found layout {found} "
+            f"at {key!r}, which a newer one has made; upgrade celery-reliable here, or set a reliable_key_prefix of its own: "
+            "nothing else was read or changed"
+        )
 
     def close(self) -> None:
         """See `Store.close`."""

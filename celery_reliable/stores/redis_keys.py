@@ -1,6 +1,6 @@
 """Name every key of the Redis layout in one place.
 
-Layout 1. ``P`` is the key prefix (``cr:``); on a Cluster it is ``{cr:07}``, one of 64 shards, so that all keys of a job
+Layout 1, `LAYOUT`. ``P`` is the key prefix (``cr:``); on a Cluster it is ``{cr:07}``, one of 64 shards, so that all keys of a job
 lie in one slot.
 
 ======================  =================================================================
@@ -17,6 +17,7 @@ lie in one slot.
 ``P n:<shelf>``         notes of a shelf: name -> version and value (hash)
 ``P nx:<shelf>``        when each of them ends, in milliseconds (sorted set)
 ``P p``                 the fleet's pulse: last beat, end and begin of the grace, in milliseconds (string)
+``P layout``            the number of the layout, in the first shard alone (string)
 ======================  =================================================================
 
 A digest is 22 characters of URL-safe base64 of the key's 16-byte hash: ``cr:j:`` and a digest fit the 32-byte class of
@@ -32,6 +33,8 @@ from typing import NamedTuple
 
 from celery_reliable.stores.base import Job
 
+LAYOUT = 1
+"""Counted up by code whose keys this code would misread: its workers do not start on a greater number."""
 _BUCKETS = 4096
 _HOUR = 3_600_000_000  # microseconds
 _FIELD_BYTES = 10
@@ -141,6 +144,11 @@ class Keys:
         """Return letters, order, counts, labels and index of a shard."""
         prefix = self._prefixes[shard]
         return f"{prefix}l", f"{prefix}lz", f"{prefix}ls", f"{prefix}lb", f"{prefix}lx"
+
+    @property
+    def layout(self) -> str:
+        """The key of the layout's number."""
+        return f"{self._prefixes[0]}layout"
 
     def role(self, role: str) -> str:
         """Return the key of a role in the fleet."""

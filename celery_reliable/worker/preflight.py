@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
@@ -10,7 +11,7 @@ from click import get_current_context
 from click.core import ParameterSource
 from kombu import Connection
 
-from celery_reliable.errors import ConfigurationError
+from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.waiting import quiet_waits
 
@@ -32,7 +33,7 @@ class StartRefused(ConfigurationError, SecurityError):
 
 
 class Preflight(bootsteps.Step):
-    """Check the settings and complete what depends on the worker, before it connects to anything.
+    """Check the settings and the store's layout, and complete what depends on the worker, before anything starts.
 
     A bootstep's ``__init__`` is the first place of ours whose errors Celery does not swallow; all of them run before
     any step starts. Our other worker steps require this one, so that they find the settings checked.
@@ -45,6 +46,7 @@ class Preflight(bootsteps.Step):
         super().__init__(parent, **kwargs)
         try:
             check_settings(parent.app)
+            check_layout(parent.app)
         except ConfigurationError as exc:
             raise StartRefused(*exc.args) from exc
         complete_transport_options(parent.app)
@@ -62,6 +64,14 @@ def check_settings(app: Celery) -> None:
         if hasattr(type(task), "reliable_settings"):
             _ = task.reliable_settings
             task.shape.check(task.payload_version)
+
+
+def check_layout(app: Celery) -> None:
+    """Raise ConfigurationError for a store that newer code has laid out. Of one that is away, the worker's steps tell."""
+    with suppress(StoreError):
+        problem = runtime_of(app).store.newer_layout()
+        if problem:
+            raise ConfigurationError(problem)
 
 
 def complete_transport_options(app: Celery) -> None:

@@ -13,6 +13,7 @@ import pytest
 pytest.register_assert_rewrite("tests.store_contract")
 
 from celery_reliable.stores import open_store  # noqa: E402  # the contract's asserts must be rewritten first
+from celery_reliable.stores.redis import RedisStore  # noqa: E402
 from tests.store_contract import StoreContract, StoreUnderTest  # noqa: E402
 
 if TYPE_CHECKING:
@@ -32,7 +33,21 @@ def _under_test(url: str) -> Iterator[StoreUnderTest]:
         yield StoreUnderTest(store=store, elapse=time.sleep, tick=TICK)
 
 
-class TestRedisStore(StoreContract):
+class RedisContract(StoreContract):
+    """What is promised of the Redis store besides."""
+
+    def test_the_layout_is_noted_once(self, harness: StoreUnderTest) -> None:
+        """A look at an empty store notes ours, and newer code's stays."""
+        store = harness.store
+        assert isinstance(store, RedisStore)
+        key = store._keys.layout
+        assert [store.newer_layout(), store._link.command("GET", key, key=key)] == ["", b"1"]
+        store._link.command("SET", key, "2", key=key)
+        assert "upgrade celery-reliable" in store.newer_layout()
+        assert store._link.command("GET", key, key=key) == b"2"
+
+
+class TestRedisStore(RedisContract):
     """The contract on Redis 7."""
 
     @pytest.fixture
@@ -52,7 +67,7 @@ class TestValkeyStore(StoreContract):
             yield harness
 
 
-class TestClusterStore(StoreContract):
+class TestClusterStore(RedisContract):
     """The contract on a cluster of three nodes."""
 
     @pytest.fixture(scope="class")
@@ -68,7 +83,7 @@ class TestClusterStore(StoreContract):
         return shared
 
 
-class TestSentinelStore(StoreContract):
+class TestSentinelStore(RedisContract):
     """The contract on the master that Sentinel names."""
 
     @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,6 +18,7 @@ from celery import Celery, signals
 from celery.beat import Service
 from celery.contrib.testing.worker import start_worker as start_embedded_worker
 from kombu.utils.imports import symbol_by_name
+from redis import Redis
 
 from celery_reliable import presets
 from celery_reliable.errors import ConfigurationError
@@ -428,6 +431,24 @@ def test_a_worker_with_a_wrong_setting_ends_with_one_message(
     assert worker.wait() == 1
     assert complaint in worker.logs()
     assert "Traceback" not in worker.logs()
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_a_worker_does_not_start_on_keys_that_newer_code_has_laid_out(
+    workers: Workers, tmp_path: Path, redis_url: str
+) -> None:
+    """It would misread them: expected, found, remedy, and exit code 1. The first worker has noted the layout."""
+    report(workers, tmp_path, url=redis_url, body=USE_PRESET)
+    with contextlib.closing(Redis.from_url(redis_url)) as redis:
+        assert redis.get("cr:layout") == b"1"
+        redis.set("cr:layout", 2)
+    (tmp_path / "report.json").unlink()
+    env = {"URL": redis_url, "REPORT": str(tmp_path / "report.json")}
+    older = workers.start("project", pool="solo", cwd=tmp_path, env=env, ready=False)
+
+    assert older.wait() == 1
+    assert re.search(r"\(layout 1\), found layout 2 .*upgrade celery-reliable", older.logs())
+    assert "Traceback" not in older.logs()
     assert not (tmp_path / "report.json").exists()
 
 

@@ -228,6 +228,10 @@ class SqlStore(SharedVerbs):
             for name, why in _FORGETFUL.get(kind, {}).items()
         ]
 
+    def newer_layout(self) -> str:
+        """See `Store.newer_layout`: every verb refuses newer tables by itself."""
+        return ""
+
     def close(self) -> None:
         """See `Store.close`."""
         self.lives.close()
