@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -30,7 +30,7 @@ from example_project.demo.screen import live, plain_sentence, sentence, show_ver
 from example_project.ledger import Ledger
 from example_project.payments import read_record
 from example_project.settings import Settings
-from example_project.verdict import Bounds, judge
+from example_project.verdict import Bounds, Line, judge
 
 if TYPE_CHECKING:
     from example_project.demo.story import Story
@@ -39,8 +39,8 @@ INTERRUPTED = 130
 BOUNDS = Bounds(stop=8.0, handover=5.0, recovery=8.0, sections=60)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell the story, print the verdict, leave nothing behind. Returns the exit code."""
+def main(arguments: Sequence[str] | None = None, *, story: Callable[..., bool] | None = None) -> int:
+    """Tell the story, print the verdict, leave nothing behind. Returns the exit code. ``story`` stands in for `tell`."""
     options = _options(arguments)
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_line(console, f"seed {options.seed}, directory {directory}")
     keep = True
     try:
-        holds = tell(directory, console=console, plain=options.plain or not console.is_terminal, seed=options.seed)
+        holds = (story or tell)(
+            directory, console=console, plain=options.plain or not console.is_terminal, seed=options.seed
+        )
         keep = options.keep or not holds
     except KeyboardInterrupt:
         keep = options.keep
@@ -82,9 +84,14 @@ def tell(directory: Path, *, console: Console, plain: bool, seed: int) -> bool:
     if not plain:
         console.print(*map(sentence, narrator.said), sep="\n")
     lines = judge(ledger.rows(), read_record(record), bounds=BOUNDS)
+    return whole and holds_good(lines, console=console, seconds=narrator.seconds)
+
+
+def holds_good(lines: Sequence[Line], *, console: Console, seconds: float) -> bool:
+    """Print the verdict; tell whether every line of it holds."""
     show_verdict(console, lines)
-    print_line(console, f"{sum(line.ok for line in lines)} of {len(lines)} lines hold, after {narrator.seconds:.0f} s")
-    return whole and all(line.ok for line in lines)
+    print_line(console, f"{sum(line.ok for line in lines)} of {len(lines)} lines hold, after {seconds:.0f} s")
+    return all(line.ok for line in lines)
 
 
 def shop_settings(directory: Path, *, broker_url: str) -> Settings:

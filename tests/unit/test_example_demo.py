@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from celery_reliable.testing.processes import process_table
+from example_project.demo.__main__ import holds_good, main
 from example_project.demo.fleet import Fleet, StoryBroken, wait_for
 from example_project.demo.narrator import Narrator
 from example_project.demo.picture import Picture, Process, Said, picture
@@ -130,6 +132,30 @@ def test_a_verdict_on_a_terminal_is_a_table_with_every_line() -> None:
     text = console.file.getvalue()
     assert "worker gone" in text
     assert text.count("✔") == text.count("✘") == 1
+
+
+@pytest.fixture
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave this process as it was: the demo makes a directory, and hears SIGTERM."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    heard = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, heard)
+
+
+@pytest.mark.usefixtures("_own_place")
+@pytest.mark.parametrize(("lines", "code"), [([GOOD, GOOD], 0), ([GOOD, BAD], 1), ([BAD, GOOD], 1)])
+def test_a_line_that_does_not_hold_is_the_exit_code(
+    lines: list[Line], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what the story has left is kept for whoever looks into it."""
+
+    def tale(_directory: Path, *, console: Console, **_: object) -> bool:
+        return holds_good(lines, console=console, seconds=9.0)
+
+    assert main([], story=tale) == code
+    assert f"{2 - code} of 2 lines hold" in capsys.readouterr().out
+    assert len(list(tmp_path.iterdir())) == code
 
 
 def test_a_narrator_passes_on_each_sentence_as_it_is_said() -> None:
