@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+from redis import Redis
 
 pytest.register_assert_rewrite("tests.store_contract")
 
 from celery_reliable.stores import open_store  # noqa: E402  # the contract's asserts must be rewritten first
 from celery_reliable.stores.redis import RedisStore  # noqa: E402
+from celery_reliable.testing.servers import ExternalServer  # noqa: E402
 from tests.store_contract import StoreContract, StoreUnderTest  # noqa: E402
 
 if TYPE_CHECKING:
@@ -33,6 +35,19 @@ def _under_test(url: str) -> Iterator[StoreUnderTest]:
         yield StoreUnderTest(store=store, elapse=time.sleep, tick=TICK)
 
 
+def _expect(server: servers.Server | servers.ExternalServer, *, name: str, at_least: int) -> None:
+    """Look at what the server says it is: the lookup may find one for the other. One that the environment names is used as it is."""
+    if isinstance(server, ExternalServer):
+        return
+    with contextlib.closing(Redis.from_url(server.url)) as client:
+        facts = client.info("server")
+    found = "valkey" if "valkey_version" in facts else "redis"
+    version = str(facts[f"{found}_version"])
+    assert (found, int(version.split(".", maxsplit=1)[0]) >= at_least) == (name, True), (
+        f"expected {name} {at_least} or newer, found {found} {version}; install it, or see CONTRIBUTING.md, Servers"
+    )
+
+
 class RedisContract(StoreContract):
     """What is promised of the Redis store besides."""
 
@@ -50,6 +65,10 @@ class RedisContract(StoreContract):
 class TestRedisStore(RedisContract):
     """The contract on Redis 7."""
 
+    def test_the_server_is_a_redis(self, redis_server: servers.Server | servers.ExternalServer) -> None:
+        """And no Valkey, which the lookup takes where there is no Redis."""
+        _expect(redis_server, name="redis", at_least=7)
+
     @pytest.fixture
     def harness(self, redis_server: servers.Server | servers.ExternalServer) -> Iterator[StoreUnderTest]:
         """A store on the shared Redis."""
@@ -57,8 +76,12 @@ class TestRedisStore(RedisContract):
             yield harness
 
 
-class TestValkeyStore(StoreContract):
+class TestValkeyStore(RedisContract):
     """The contract on Valkey 9."""
+
+    def test_the_server_is_a_valkey(self, valkey_server: servers.RedisServer) -> None:
+        """Of this version, whatever else the machine has."""
+        _expect(valkey_server, name="valkey", at_least=9)
 
     @pytest.fixture
     def harness(self, valkey_server: servers.RedisServer) -> Iterator[StoreUnderTest]:
