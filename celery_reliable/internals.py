@@ -481,13 +481,26 @@ def publishing(
     """Lend a producer whose channel makes no client for each message (`reuse_client`), as ``Celery.send_task`` would.
 
     ``ask`` is called before anything is done with it. A connection of the pool keeps its channel in
-    ``_default_channel`` (5.7); before its first message it has none.
+    ``_default_channel`` (5.7); before its first message it has none. kombu (5.7, ``Producer.__exit__``) closes the
+    connection when any exception leaves the block, so what ``ask`` has raised is raised after it.
     """
+    refusal: BaseException | None = None
     with app.producer_or_acquire(producer) as lent:
         channel = getattr(lent.__connection__, "_default_channel", None)
         if channel is not None:
             reuse_client(channel)
-        yield LentProducer(lent, ask)
+        lending = LentProducer(lent, ask)
+        try:
+            yield lending
+        except BaseException as exc:
+            if not lending.refused:
+                raise
+            refusal = exc
+    try:
+        if refusal is not None:
+            raise refusal
+    finally:
+        del refusal  # the exception holds this frame
 
 
 class LentProducer:
@@ -497,26 +510,34 @@ class LentProducer:
     the broker know of it. ``publish`` asks as well, so that nothing is sent unasked whatever Celery reads.
     """
 
-    __slots__ = ("_ask", "_producer")
+    __slots__ = ("_ask", "_producer", "refused")
 
     def __init__(self, producer: Producer, ask: Callable[[], None] | None = None) -> None:
         """Take the producer that does the work."""
         self._producer, self._ask = producer, ask
+        self.refused = False
 
     @property
     def connection(self) -> Any:
         """The connection of the producer, once asked."""
         if self._ask is not None:
-            self._ask()
+            self._asked(self._ask)
         return self._producer.connection
 
     def publish(self, *args: Any, declare: Iterable[Any] | None = None, **options: Any) -> Any:
         """Publish, once asked."""
         if self._ask is not None:
-            self._ask()
+            self._asked(self._ask)
         wanted = _Undeclared(declare or ())
         wanted.producer = self._producer
         return self._producer.publish(*args, declare=wanted, **options)
+
+    def _asked(self, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except BaseException:
+            self.refused = True
+            raise
 
     def __getattr__(self, name: str) -> Any:
         """Return what else the producer has."""

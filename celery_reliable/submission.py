@@ -157,7 +157,8 @@ def _accepted(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResul
     if identity.job.kind == "declared" and settings.dedup_for is not None:
         return _in_window(call, identity, runtime=runtime)
     begin = runtime.store.begin_submit
-    if begin is None or "connection" in call.options or "publisher" in call.options:
+    asks_first = "connection" in call.options or "publisher" in call.options or settings.on_conflict in _REPLACING
+    if begin is None or asks_first:  # arguments once replaced are not taken back when no message can be built
         return _follow(call, identity, _submitted(call, identity, runtime=runtime), runtime=runtime)
     return _built_meanwhile(call, identity, begin, runtime=runtime)
 

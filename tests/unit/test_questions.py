@@ -30,7 +30,7 @@ class LateStore(MemoryStore):
         """Begin with nothing done."""
         super().__init__()
         self.steps: list[str] = []
-        self.refusal: ReliableError | None = None
+        self.refusal: BaseException | None = None
 
     def begin_submit(self, job: Job, **facts: Any) -> Callable[[], SubmitAnswer]:
         """Begin; whether it went through is known to who asks."""
@@ -172,6 +172,47 @@ def test_what_the_store_refuses_is_not_told_to_anybody(
     assert store.steps[:3] == ["begun", "built", "answered"]
     assert "told" not in store.steps
     assert waiting(task.app) == 0
+
+
+def test_a_submission_that_replaces_arguments_builds_no_message_before_the_answer(
+    app: Celery, store: LateStore
+) -> None:
+    """What would stop the building would refuse a call whose arguments the waiting job has taken already."""
+    task = job_task(app, idempotency_key="job:{x}", on_conflict="replace")
+    first = task.delay(1)
+    task.soft_time_limit, task.time_limit = 2, 1
+    assert task.delay(1, y=5).id == first.id
+    assert "begun" not in store.steps
+    assert waiting(app) == 1
+
+
+def broker_link(app: Celery) -> Any:
+    """Return what the producer that is lent next talks to the broker through: another object after a reconnect."""
+    with app.producer_or_acquire() as producer:
+        return producer.connection.connection
+
+
+def test_a_duplicate_leaves_the_connection_to_the_broker_as_it_was(app: Celery, task: Any) -> None:
+    """A block that an exception leaves has kombu close it, and the next submission would connect and declare anew."""
+    task.delay(1)
+    link = broker_link(app)
+    task.delay(1)
+    assert broker_link(app) is link
+    task.delay(2)
+    assert broker_link(app) is link
+
+
+@pytest.mark.parametrize("refusal", [StoreFull("full"), StoreUnavailable("away"), SoftTimeLimitExceeded()])
+def test_what_asking_raises_leaves_the_connection_to_the_broker_as_it_was(
+    app: Celery, store: LateStore, task: Any, refusal: Exception
+) -> None:
+    """The broker had no part in it."""
+    task.delay(1)
+    link = broker_link(app)
+    store.refusal = refusal
+    with pytest.raises((QueueFull, StoreUnavailable, SoftTimeLimitExceeded)):
+        task.delay(2)
+    assert broker_link(app) is link
 
 
 def test_a_publish_that_fails_takes_back_what_was_accepted(store: LateStore, task: Any) -> None:
