@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -206,6 +206,12 @@ def _answered(ask: Callable[[], SubmitAnswer], call: Call, identity: Identity, *
         raise QueueFull(msg) from exc
     except StoreUnavailable as exc:
         _withdraw(call, identity, cause=exc, runtime=runtime)
+        raise
+    except StoreError:  # refused
+        raise
+    except BaseException as exc:  # a time limit, Ctrl-C: what it interrupted may have been accepted
+        with suppress(StoreUnavailable):
+            _withdraw(call, identity, cause=exc, runtime=runtime)
         raise
 
 
@@ -663,9 +669,9 @@ def _publish(
         result = _sent(call, identity.task_id, options, question=question)
     except Otherwise:
         raise
-    except Exception as exc:  # whatever stops a publish: the caller is told no, so the job must not run
-        if withdraw and (question is None or question.accepted()):
-            _withdraw(call, identity, cause=exc, runtime=runtime)
+    except BaseException as exc:  # whatever stops a publish: the caller is told no, so the job must not run
+        if withdraw:
+            _take_back(call, identity, cause=exc, question=question, runtime=runtime)
         raise
     if identity.job.kind == "declared" and not runtime.ledger:
         _confirm(identity, runtime=runtime)
@@ -691,7 +697,19 @@ def _headers(call: Call, identity: Identity) -> dict[str, Any]:
     return headers if call.version == 1 else {VERSION_HEADER: call.version, **headers}
 
 
-def _withdraw(call: Call, identity: Identity, *, cause: Exception, runtime: Runtime) -> None:
+def _take_back(
+    call: Call, identity: Identity, *, cause: BaseException, question: Question | None, runtime: Runtime
+) -> None:
+    """Withdraw what was not published. What tells the process to end is not hidden by a store that does not answer."""
+    try:
+        if question is None or question.accepted():
+            _withdraw(call, identity, cause=cause, runtime=runtime)
+    except ReliableError:
+        if isinstance(cause, Exception):
+            raise
+
+
+def _withdraw(call: Call, identity: Identity, *, cause: BaseException, runtime: Runtime) -> None:
     try:
         gone = runtime.store.withdraw(identity.job, task_id=identity.task_id)
     except StoreError as exc:

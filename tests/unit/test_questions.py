@@ -31,6 +31,8 @@ class LateStore(MemoryStore):
         super().__init__()
         self.steps: list[str] = []
         self.refusal: BaseException | None = None
+        self.interruption: BaseException | None = None
+        self.takes_back = True
 
     def begin_submit(self, job: Job, **facts: Any) -> Callable[[], SubmitAnswer]:
         """Begin; whether it went through is known to who asks."""
@@ -41,7 +43,17 @@ class LateStore(MemoryStore):
         self.steps.append("answered")
         if self.refusal is not None:
             raise self.refusal
-        return self.submit(job, **facts)
+        answer = self.submit(job, **facts)
+        interruption, self.interruption = self.interruption, None
+        if interruption is not None:
+            raise interruption
+        return answer
+
+    def withdraw(self, job: Job, *, task_id: str) -> bool:
+        """Take back a submission, unless the store has gone by then."""
+        if not self.takes_back:
+            raise StoreUnavailable("away")
+        return super().withdraw(job, task_id=task_id)
 
 
 @pytest.fixture
@@ -221,6 +233,51 @@ def test_a_publish_that_fails_takes_back_what_was_accepted(store: LateStore, tas
         task.apply_async((1,), producer=_Refusing(task.app))
     assert store.steps[-2:] == ["told", "withdrawn"]
     assert list(store.ledger()) == []
+
+
+INTERRUPTIONS = [SoftTimeLimitExceeded, KeyboardInterrupt, SystemExit]
+
+
+@pytest.mark.parametrize("interruption", INTERRUPTIONS)
+def test_who_is_interrupted_while_the_answer_is_read_has_submitted_nothing(
+    store: LateStore, task: Any, interruption: type[BaseException]
+) -> None:
+    """The store may have accepted it, and the sweep would publish it; another submission begins anew."""
+    store.interruption = interruption()
+    with pytest.raises(interruption):
+        task.delay(1)
+    assert store.steps == ["begun", "built", "answered", "withdrawn"]
+    assert list(store.ledger()) == []
+    assert store.inspect(JOB)["state"] == "over"
+    task.delay(1)
+    assert waiting(task.app) == 1
+
+
+@pytest.mark.parametrize("interruption", INTERRUPTIONS)
+def test_who_is_interrupted_while_the_message_is_built_has_submitted_nothing(
+    store: LateStore, task: Any, interruption: type[BaseException]
+) -> None:
+    """Nor left an answer that nobody reads."""
+
+    def interrupt(*_: Any) -> None:
+        raise interruption
+
+    task.shadow_name = interrupt
+    with pytest.raises(interruption):
+        task.delay(1)
+    assert store.steps == ["begun", "answered", "withdrawn"]
+    assert list(store.ledger()) == []
+
+
+def test_an_interruption_is_raised_as_it_is_though_the_submission_cannot_be_taken_back(
+    store: LateStore, task: Any
+) -> None:
+    """The event says that it may run."""
+    store.takes_back = False
+    store.interruption = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        task.delay(1)
+    assert store.steps == ["begun", "built", "answered", "withdraw_failed"]
 
 
 class _Refusing:
