@@ -42,6 +42,14 @@ from celery_reliable.stores.notes import Note, Write, every
 
 LONG = 60.0  # seconds: outlives every test
 APPLES, PEARS = "aaaaaaaa", "pppppppp"  # fingerprints
+ODD_IDS = (
+    "import-2024-0001",
+    "0" * 32,
+    "0f8fad5b-d9cb-469f-a165-70867728950e",
+    "0F8FAD5B-D9CB-469F-A165-70867728950E",
+    "0f8fad5bd9cb469fa16570867728950e----",
+    "i" * 255,
+)
 
 Answer = TypeVar("Answer")
 
@@ -351,6 +359,18 @@ class Submitting:
         harness.submit("A")
         harness.complete("A", harness.run("A"))
         assert harness.submit("B") == Existing(task_id="A", state="done", publish="no", life=1, outcome=b"out")
+
+    @pytest.mark.parametrize("fingerprint", ["", APPLES])
+    def test_done_job_is_known_by_the_very_id_of_its_submission(
+        self, harness: StoreUnderTest, fingerprint: str
+    ) -> None:
+        """T3: whatever the id looks like, also if it is as long as a UUID is in bytes, or in characters."""
+        for number, task_id in enumerate(ODD_IDS):
+            given: Any = {"job": Job(f"order:{number}", "declared"), "fingerprint": fingerprint}
+            harness.submit(task_id, **given)
+            harness.complete(task_id, harness.run(task_id, **given), job=given["job"])
+            done = Existing(task_id=task_id, state="done", publish="no", life=1, outcome=b"out")
+            assert harness.submit("B", **given) == done
 
     def test_canvas_on_a_waiting_job_is_published_under_its_own_id(self, harness: StoreUnderTest) -> None:
         """P4, T3 (1): with a ledger entry of its own, which ends by itself."""

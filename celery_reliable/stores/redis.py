@@ -53,7 +53,7 @@ _RESENT = re.compile(rb"\A\x01\d+ \d+\n")  # before an entry that was published 
 _REPLACED = re.compile(
     rb"\A\x02(\d+)\n"
 )  # then as many bytes of newer arguments, and the first envelope: see common.lua
-_HEX = re.compile("[0-9a-f]+")
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNLABELLED, _LAST_NUMBER = b"00000000", "\0"  # as in common.lua
 _BEFORE_BODY = 9
 _PLACE = 16  # digits of a microsecond in the index of letters
@@ -302,7 +302,7 @@ class RedisStore:
         kept = b"" if outcome is None else b"=" + outcome
         held, lives = (fence, _flat(token)), _ms(marker_ttl)
         if not place.field:
-            values: tuple[Any, ...] = (*held, lives, kept, task_id, int(entry_ends), _packed_id(task_id))
+            values: tuple[Any, ...] = (*held, lives, kept, task_id, int(entry_ends), _uuid_bytes(task_id))
             done = self._finish(place, "finish_declared", values)
         else:
             values = (place.field, *held, lives, kept, task_id if entry_ends else b"")
@@ -618,12 +618,9 @@ def _kept_id(job: Job, task_id: str) -> str:
     return task_id if job.kind == "declared" else ""
 
 
-def _packed_id(task_id: str) -> bytes:
-    """Return a UUID as its 16 bytes, any other id as it is; `pack_id` in common.lua does the same."""
-    bare = task_id.replace("-", "")
-    if len(task_id) == 36 and len(bare) == 32 and _HEX.fullmatch(bare):  # noqa: PLR2004  # a UUID as text, without hyphens
-        return bytes.fromhex(bare)
-    return task_id.encode()
+def _uuid_bytes(task_id: str) -> bytes:
+    """Return the 16 bytes of a UUID, nothing of any other id; `uuid_bytes` in common.lua does the same."""
+    return bytes.fromhex(task_id.replace("-", "")) if _UUID.fullmatch(task_id) else b""
 
 
 def _flat(token: str) -> str:
@@ -689,7 +686,7 @@ _SETTLE_ANSWERS: Mapping[bytes, base.SettleAnswer] = {
     b"stale": base.Stale(),
 }
 
-_STATES = {"W": "waiting", "R": "running", "X": "dead", "O": "over", "D": "done", "d": "done"}
+_STATES = {"W": "waiting", "R": "running", "X": "dead", "O": "over", "D": "done", "u": "done", "d": "done"}
 _FIELDS = (
     "life",
     "fence",

@@ -1,6 +1,6 @@
 -- Shared by every verb. A record is one short text, so that people can read it in redis-cli:
 --   st|life|fence|attempts|lost|snoozes|checks|at|token|marks|fp|id
--- st      W waiting, R running, X dead, O over;  D and d are done markers, see `done_text`
+-- st      W waiting, R running, X dead, O over;  D, u and d are done markers, see complete.lua
 -- lost    claims that ended without a verdict
 -- at      R: end of the lease; W: due time; milliseconds of the server's clock.  X: highest life given out.
 --         O: stamp of the submission that was withdrawn
@@ -20,25 +20,31 @@ end
 
 local function int(n) return string.format('%.0f', n) end
 
-local function pack_id(id)
-  local hex = string.gsub(id, '-', '')
-  if #id ~= 36 or #hex ~= 32 or not string.match(hex, '^[0-9a-f]+$') then return id end
-  return (string.gsub(hex, '..', function(h) return string.char(tonumber(h, 16)) end))
-end
-
-local function unpack_id(raw)
-  if #raw ~= 16 then return raw end
+local function uuid_text(raw)
   local hex = string.gsub(raw, '.', function(c) return string.format('%02x', string.byte(c)) end)
   return string.gsub(hex, '(%x%x%x%x%x%x%x%x)(%x%x%x%x)(%x%x%x%x)(%x%x%x%x)(%x+)', '%1-%2-%3-%4-%5')
+end
+
+-- The 16 bytes of an id that is a UUID as `uuid_text` writes it; nil of any other.
+local function uuid_bytes(id)
+  local hex = string.gsub(id, '-', '')
+  if #hex ~= 32 or not string.match(hex, '^[0-9a-f]+$') then return nil end
+  local raw = string.gsub(hex, '..', function(h) return string.char(tonumber(h, 16)) end)
+  return uuid_text(raw) == id and raw or nil
+end
+
+local function parse_marker(raw, id, outcome)
+  return { st = 'D', life = string.byte(raw, 2), fp = (string.gsub(string.sub(raw, 3, 10), '%z', '')), id = id,
+           outcome = string.sub(raw, outcome) }
 end
 
 local function parse(raw)
   local st = string.sub(raw, 1, 1)
   if st == 'D' then return { st = 'D', life = 1, fp = '', id = '', outcome = string.sub(raw, 2) } end
+  if st == 'u' then return parse_marker(raw, (uuid_text(string.sub(raw, 11, 26))), 27) end
   if st == 'd' then
-    local n = string.byte(raw, 11)
-    return { st = 'D', life = string.byte(raw, 2), fp = (string.gsub(string.sub(raw, 3, 10), '%z', '')),
-             id = unpack_id(string.sub(raw, 12, 11 + n)), outcome = string.sub(raw, 12 + n) }
+    local last = 11 + string.byte(raw, 11)
+    return parse_marker(raw, string.sub(raw, 12, last), last + 1)
   end
   local _, life, fence, attempts, lost, snoozes, checks, at, token, marks, fp, id = string.match(raw,
     '^(.)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')

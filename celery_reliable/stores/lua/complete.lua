@@ -6,7 +6,8 @@
 -- Answer ok | lost_writes | stale
 -- Atomic because a later claim must not come between the look at the token and the marker.
 --   D          an id of its own, first life.   D=... outcome inline.   D@ outcome in a string of its own
---   d          any other: life, fingerprint (8), length of id, id (16 raw bytes of a UUID), outcome
+--   u          any other: life, fingerprint (8), the 16 bytes of the id, which is a UUID, outcome
+--   d          its id is none: life, fingerprint (8), length of id, id, outcome
 local INLINE = 32
 local field, fence, token, ttl, outcome, task_id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 -- common.lua
@@ -25,8 +26,9 @@ if r.life == 1 and r.id == '' and r.fp == '' then
   end
   marker = 'D' .. outcome
 else
-  local id = pack_id(r.id)
-  marker = 'd' .. string.char(math.min(r.life, 255)) .. r.fp .. string.rep('\0', 8 - #r.fp) .. string.char(#id) .. id .. outcome
+  local uuid = uuid_bytes(r.id)
+  marker = (uuid and 'u' or 'd') .. string.char(math.min(r.life, 255)) .. r.fp .. string.rep('\0', 8 - #r.fp)
+    .. (uuid or string.char(#r.id) .. r.id) .. outcome
 end
 put(r, marker, ttl)
 return held and 'ok' or 'lost_writes'
