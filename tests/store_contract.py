@@ -48,7 +48,7 @@ ODD_IDS = (
     "0f8fad5b-d9cb-469f-a165-70867728950e",
     "0F8FAD5B-D9CB-469F-A165-70867728950E",
     "0f8fad5bd9cb469fa16570867728950e----",
-    "i" * 255,
+    "i" * 200,
 )
 
 Answer = TypeVar("Answer")
