@@ -38,8 +38,8 @@ class Figure:
 
     def row(self) -> str:
         """Return its row of the table."""
-        bar = "" if self.at_least is None else f"at least {self.at_least:g}"
-        bar = bar if self.at_most is None else f"at most {self.at_most:g}"
+        bars = (("at least", self.at_least), ("at most", self.at_most))
+        bar = ", ".join(f"{which} {bound:g}" for which, bound in bars if bound is not None)
         verdict = ("kept" if self.keeps else "**missed**") if bar else ""
         return f"| {self.name} | {self.value:.3g} {self.unit} | {bar} | {verdict} |".replace("  ", " ")
 

@@ -18,6 +18,7 @@ from celery_reliable import ReliableTask
 
 VARIABLE = "BENCHMARK_FLEET"
 QUEUE = "fleet"
+PACED, RATE = "paced", 20  # runs a second, in the whole fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def make_app(fleet: Fleet) -> Celery:
     app.fleet = fleet
     for body in (nap, stubborn, seizing, mark):
         app.task(base=ReliableTask, bind=True, name=body.__name__, shared=False, lazy=False)(body)
+    app.task(base=ReliableTask, bind=True, name=PACED, shared=False, lazy=False, fleet_rate_limit=f"{RATE}/s")(mark)
     return app
 
 
