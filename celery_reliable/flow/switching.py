@@ -75,6 +75,7 @@ def after(switch: Switch, ended: Pair, *, worker: str, policy: KillSwitch, now: 
     Runs that end while the queue is stopped say nothing: they began before. So do, while it is tried, those of other
     workers.
     """
+    switch = _no_longer(switch, policy=policy, now=now)
     match switch.phase(now):
         case "held" | "stopped":
             return switch
@@ -82,6 +83,16 @@ def after(switch: Switch, ended: Pair, *, worker: str, policy: KillSwitch, now: 
             return _counted(switch, ended, policy=policy, now=now)
         case "tried":
             return _tried(switch, ended, worker=worker, policy=policy, now=now)
+
+
+def _no_longer(switch: Switch, *, policy: KillSwitch, now: int) -> Switch:
+    """Return a switch whose pause and trial end within a pause from now, also after the server's clock went back.
+
+    Not what an operator stopped for a time of his own, which no run was judged for.
+    """
+    latest = now + int(policy.pause * SECOND)
+    until = min(switch.until, latest) if any(switch.judged) else switch.until
+    return replace(switch, until=until, trial_ends=min(switch.trial_ends, latest))
 
 
 def _counted(switch: Switch, ended: Pair, *, policy: KillSwitch, now: int) -> Switch:

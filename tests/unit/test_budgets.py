@@ -19,17 +19,23 @@ from tests.unit.test_task import job_task, make_app
 
 @dataclass
 class Fleet:
-    """Processes that share budgets, on a clock moved by hand."""
+    """Processes that share budgets, on a clock moved by hand; the server's may be stepped back."""
 
     clock: float = 1_900_000_000.0
+    back: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin with nothing counted."""
-        self.notes = MeetingNotes(clock=lambda: self.clock)
+        self.notes = MeetingNotes(clock=self.server)
 
-    def process(self) -> Budgets:
-        """Return the budgets as one process sees them."""
-        return Budgets(self.notes, now=lambda: int(self.clock * 1e6), random=random.Random(3), clock=lambda: self.clock)
+    def server(self) -> float:
+        """Return the server's time."""
+        return self.clock - self.back
+
+    def process(self, *, late: float = 0.0) -> Budgets:
+        """Return the budgets as one process sees them, which takes the server's clock for ``late`` seconds late."""
+        now = lambda: int((self.server() - late) * 1e6)  # noqa: E731  # beside the other clock
+        return Budgets(self.notes, now=now, random=random.Random(3), clock=lambda: self.clock)
 
     def granted(self, times: int, *, share: float = 0.2) -> int:
         """Ask for so many retries, each in a process of its own; return how many were granted."""
@@ -95,6 +101,28 @@ def test_processes_that_ask_at_once_spend_the_budget_once(fleet: Fleet) -> None:
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda process: process.retry("bank", share=0.0), processes))
     assert answers.count(0.0) == FLOOR - 8
+
+
+@pytest.mark.parametrize("back", [2, 30, 3600])
+def test_a_server_whose_clock_went_back_grants_one_minute_s_budget_more(fleet: Fleet, back: float) -> None:
+    """What was counted is forgotten; the new minute is bounded, and ends, and first attempts count in it."""
+    assert fleet.granted(30) == FLOOR
+    fleet.back = back
+    assert fleet.granted(30) == FLOOR
+    process = fleet.process()
+    for _ in range(100):
+        process.first("bank")
+    fleet.clock += 1
+    process.first("bank")
+    assert fleet.granted(60) == 20
+    fleet.clock += 125
+    assert fleet.granted(30) == FLOOR
+
+
+def test_processes_that_read_the_clock_a_little_differently_share_one_budget(fleet: Fleet) -> None:
+    """Nobody wipes out what another one has spent."""
+    processes = [fleet.process(late=late) for late in (0.0, 0.3, 0.1, 0.2)]
+    assert sum(process.retry("bank", share=0.0) == 0 for process in processes * 5) == FLOOR
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, True, "20%"])

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,6 +119,30 @@ def test_a_switch_survives_its_note_and_one_of_a_later_version() -> None:
     made = Switch(until=BEGIN, runs=steps((3, 4)).runs, trial="a", trial_ends=7, judged=(1, 2))
     assert Switch.from_bytes(made.to_bytes()) == made
     assert Switch.from_bytes(made.to_bytes()[:-1] + b',"later":1}') == made
+
+
+# --- when the server's clock goes back
+
+
+@pytest.mark.parametrize("back", [2, 30, 3600])
+def test_a_clock_that_went_back_forgets_what_was_counted(back: int) -> None:
+    """It begins anew, so a queue is neither stopped for what is forgotten, nor spared for it."""
+    before = steps((0, 19))
+    assert steps((0, 1), before=before, at=-back).phase(BEGIN - back * SECOND) == "running"
+    assert steps((0, 1), (0, 19), before=before, at=-back).phase(BEGIN - back * SECOND + SECOND) == "stopped"
+
+
+@pytest.mark.parametrize("back", [2, 30, 3600])
+def test_a_stopped_queue_is_tried_within_a_pause_though_the_clock_went_back(back: int) -> None:
+    """So is a trial that nobody ends. An operator's own time lasts as long as he said."""
+    failed = steps((0, 20))
+    seen = steps((0, 0), before=failed, at=-back)
+    assert seen.phase(BEGIN - (back - 29) * SECOND) == "stopped"
+    assert seen.phase(BEGIN - (back - 30) * SECOND) == "tried"
+    tried = steps((0, 0), before=replace(seen, until=1), at=31)
+    assert steps((0, 0), (0, 0), before=tried, worker="b", at=31 - back, each=30.0) == RUNNING
+    by_hand = stopped(seconds=7200.0, now=BEGIN)
+    assert steps((0, 0), before=by_hand, at=-back) == by_hand
 
 
 # --- shared by a fleet
