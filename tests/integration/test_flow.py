@@ -195,17 +195,24 @@ def test_a_rate_holds_in_the_whole_fleet(app: Celery, stage: Stage, label: str) 
 
 PRODUCERS = """
 import multiprocessing, sys
+from concurrent.futures import ThreadPoolExecutor
 from tests.integration.apps.flow_jobs import app
 
-def produce(number):
-    return app.tasks["indexed"].delay(sys.argv[1], str(number)).id
+fork, processes, threads = multiprocessing.get_context("fork"), 25, 2
+barrier = fork.Barrier(processes)
 
-with multiprocessing.get_context("fork").Pool(20) as pool:
-    print(*pool.map(produce, range(20), chunksize=1), sep="\\n")
+def produce(process):
+    barrier.wait()
+    with ThreadPoolExecutor(threads) as pool:
+        names = [f"{process}.{thread}" for thread in range(threads)]
+        return [one.id for one in pool.map(lambda name: app.tasks["indexed"].delay(sys.argv[1], name), names)]
+
+with fork.Pool(processes) as pool:
+    print(*sum(pool.map(produce, range(processes), chunksize=1), []), sep="\\n")
 """
 
 
-def test_twenty_processes_queue_one_job_behind_the_one_that_runs(app: Celery, stage: Stage, label: str) -> None:
+def test_fifty_producers_queue_one_job_behind_the_one_that_runs(app: Celery, stage: Stage, label: str) -> None:
     """One message, the newest arguments; it waits in no slot until the other has ended, and a third round follows."""
     first = app.tasks["indexed"].delay(label, "first")
     stage.wait_entries(label, 1, timeout=DEADLINE)
@@ -213,6 +220,7 @@ def test_twenty_processes_queue_one_job_behind_the_one_that_runs(app: Celery, st
     command = [sys.executable, "-c", PRODUCERS, label]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     (queued,) = set(run.stdout.split())
+    assert len(stage.events("submitted", queued)) == 1
     stage.wait_event("queue_waits", queued, count=2, timeout=DEADLINE)
     newest = app.tasks["indexed"].delay(label, "newest")
     assert newest.id == queued != first.id

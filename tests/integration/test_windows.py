@@ -1,4 +1,4 @@
-"""``dedup_for`` and ``debounce`` between processes, on Redis and RabbitMQ."""
+"""``dedup_for``, ``debounce``, ``replace`` and ``queue_one`` between processes, on Redis and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -105,22 +105,21 @@ def script(stage: Stage, text: str, argument: str) -> str:
 def test_fifty_producers_at_once_are_one_run(app: Celery, stage: Stage, label: str) -> None:
     """One begins a job, all others are given its id; what is submitted before it runs joins it, too.
 
-    Nobody consumes the queue of the first two yet. The third job is done while they submit, which changes nothing.
+    Nobody consumes the queue of any but the last yet, which is done while they submit; that changes nothing.
     """
-    calls = [("once", label, label), ("last", label, label), ("once", f"{label}:fast", app.conf.task_default_queue)]
-    (once,), (last,), (fast,) = json.loads(script(stage, PRODUCERS, json.dumps(calls)))
-    results = [
-        app.tasks[task].apply_async((name, "newest"), queue=queue)
-        for task, name, queue in [*calls, calls[2], ("last", label, label)]
-    ]
-    assert [result.id for result in results] == [once, last, fast, fast, last]
-    assert [len(stage.events("submitted", task_id)) for task_id in (once, last, fast)] == [1, 1, 1]
-    assert results[2].get(timeout=DEADLINE) != "newest"
+    waiting = [(task, label, label) for task in ("once", "last", "newer", "queued")]
+    calls = [*waiting, ("once", f"{label}:fast", app.conf.task_default_queue)]
+    ids = [one for (one,) in json.loads(script(stage, PRODUCERS, json.dumps(calls)))]
+    results = [app.tasks[task].apply_async((name, "newest"), queue=queue) for task, name, queue in calls * 2]
+    assert [result.id for result in results] == ids * 2
+    assert [len(stage.events("submitted", task_id)) for task_id in ids] == [1] * len(ids)
+    assert results[4].get(timeout=DEADLINE) != "newest"
     app.control.add_consumer(label, reply=True, limit=1, timeout=DEADLINE)
-    assert results[1].get(timeout=DEADLINE) == "newest"
     assert results[0].get(timeout=DEADLINE) != "newest"
+    assert [result.get(timeout=DEADLINE) for result in results[1:4]] == ["newest"] * 3
+    fast = ids.pop()
     assert app.tasks["once"].delay(f"{label}:fast", "again").id == fast
-    assert sorted(entry["task_id"] for entry in stage.entries(label)) == sorted([once, last])
+    assert sorted(entry["task_id"] for entry in stage.entries(label)) == sorted(ids)
     assert [entry["task_id"] for entry in stage.entries(f"{label}:fast")] == [fast]
 
 

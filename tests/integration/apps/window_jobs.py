@@ -1,4 +1,4 @@
-"""Tasks whose key has a window, or waits for a burst to end, and the app of a worker that runs them.
+"""Tasks whose key has a window, waits for a burst to end, or takes newer arguments, and the app of a worker that runs them.
 
 ``celery -A tests.integration.apps.window_jobs worker``
 """
@@ -28,6 +28,8 @@ def once(self: Any, label: str, name: str) -> str:
 TASKS: tuple[Any, ...] = (
     (once, {"idempotency_key": "once:{label}", "fingerprint_args": ("label",), "dedup_for": HOUR}),
     (variant(once, "last"), {"idempotency_key": "last:{label}", "debounce": BURST, "debounce_max": BOUND}),
+    (variant(once, "newer"), {"idempotency_key": "newer:{label}", "on_conflict": "replace"}),
+    (variant(once, "queued"), {"idempotency_key": "queued:{label}", "on_conflict": "queue_one"}),
 )
 
 
