@@ -110,6 +110,16 @@ def trail() -> Iterator[Figure]:
         if attempt == 5:  # noqa: PLR2004  # the default of max_retries
             yield Figure("trail of a job with five retries", _size(store), "bytes", at_most=1024)
     yield Figure("trail of a job with 199 retries", _size(store), "bytes", at_most=1024)
+    gates = {
+        "breaker_waits": "breaker",
+        "limit_waits": "limit_key",
+        "rate_waits": "limit_key",
+        "budget_waits": "budget",
+    }
+    for _ in range(200):
+        for event, named in gates.items():
+            note(event, {**_JOB, named: "payments.example.com", "wait": 1.234})
+    yield Figure("trail of a job that also waits 200 times at each gate", _size(store), "bytes", at_most=1024)
 
 
 def _size(store: Store) -> int:

@@ -32,6 +32,7 @@ EVENTS: Final = frozenset(
     {
         *("existing", "child_known", "withdrawn", "withdraw_failed"),
         *("claimed_again", "busy", "not_yet", "replayed_outcome", "already_committed", "overlap_waits", "overlap_lost"),
+        *("queue_waits", "breaker_waits", "limit_waits", "rate_waits", "budget_waits"),
         *("skipped", "over", "quarantined", "poisoned", "mismatch"),
         *("recovered", "retried", "snoozed", "interrupted", "buried", "reported_again", "stale", "lost_writes"),
         *("publish_failed", "backend_unavailable", "blob_failed", "evidence", "parked", "unparked", "refused"),
@@ -44,6 +45,7 @@ EVENTS: Final = frozenset(
 _OFTEN: Final = frozenset(
     {
         *("existing", "child_known", "busy", "not_yet", "replayed_outcome", "overlap_waits", "snoozed", "restored"),
+        *("queue_waits", "breaker_waits", "limit_waits", "rate_waits", "budget_waits"),
         *("publish_failed", "backend_unavailable", "parked", "unparked"),
     }
 )

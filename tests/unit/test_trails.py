@@ -23,6 +23,7 @@ from celery_reliable.trails import Place, Trails, key_of, lines_of
 
 SIZE = 1024
 JOB = {"task": "shop.charge", "task_id": "id-1", "key": "charge:1"}
+WAITS = sorted(name for name, event in EVENTS.items() if name.endswith("_waits") and "task_id" in event.fields)
 RETRIED = {**JOB, "attempt": 2, "delay": 1.23456, "rule": "http", "error": "ConnectionError"}
 
 
@@ -120,6 +121,22 @@ class TestNoting:
         for _ in range(64):
             desk.note("busy", wait=1.0)
         assert [line.times for line in lines_of(desk.store.notes, ["charge:1"])] == [1, 2, 4, 8, 16, 32, 64]
+
+    @pytest.mark.parametrize("event", WAITS)
+    def test_every_wait_of_a_job_is_noted_and_ever_more_rarely(self, desk: Desk, event: str) -> None:
+        """Whatever it waits for: another run, its turn, a breaker, a limit, a rate, a budget."""
+        for _ in range(64):
+            desk.note(event, **dict.fromkeys(EVENTS[event].fields[3:], "x") | {"wait": 1.0})
+        assert [line.times for line in lines_of(desk.store.notes, ["charge:1"])] == [1, 2, 4, 8, 16, 32, 64]
+        assert "waited 1 s: " in desk.life().moments[0].words
+
+    def test_trail_of_a_job_that_waits_at_every_gate_is_bounded(self, desk: Desk) -> None:
+        """At most 1 KB, with the last wait at each gate in it."""
+        for _ in range(64):
+            for event in WAITS:
+                desk.note(event, **dict.fromkeys(EVENTS[event].fields[3:], "payments.example") | {"wait": 1.0})
+        assert len(desk.value()) <= SIZE
+        assert set(desk.lines()) == set(WAITS)
 
     def test_two_keys_at_one_place_are_told_apart(self, desk: Desk) -> None:
         """Places are shared; lines carry the tag of their key."""
