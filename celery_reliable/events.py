@@ -50,7 +50,7 @@ EVENTS: dict[str, Event] = {
     "claimed_again": Event(
         logging.INFO,
         "claimed, and not for the first time",
-        (*_JOB, "fence", "attempt", "delivery", "submitted"),
+        (*_JOB, "fence", "attempt", "delivery", "submitted", "saves"),
     ),
     "busy": Event(logging.INFO, "another run holds the key, message waits", (*_JOB, "wait")),
     "not_yet": Event(logging.INFO, "not due yet, message waits", (*_JOB, "wait")),
@@ -75,6 +75,7 @@ EVENTS: dict[str, Event] = {
         "newer code sends an argument that this code does not know; it is left out",
         ("task", "argument"),
     ),
+    "saved": Event(logging.DEBUG, "checkpoint or step saved", (*_JOB, "saves")),
     "done": Event(logging.DEBUG, "done", (*_JOB, "attempt")),
     "recovered": Event(logging.INFO, "done, though not by the first run", (*_JOB, "attempt", "delivery")),
     "retried": Event(logging.INFO, "attempt failed, retry scheduled", (*_JOB, "attempt", "delay", "rule", "error")),

@@ -258,7 +258,8 @@ class _Facts(dict[str, str]):
 
 def _words(event: str, facts: Mapping[str, Any]) -> str:
     texts = _Facts({name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in facts.items()})
-    return _WORDS.get(event, event).format_map(texts)
+    words = _WORDS.get(event, event).format_map(texts)
+    return f"{words}; goes on after save {texts['saves']}" if event == "claimed_again" and facts.get("saves") else words
 
 
 def _state_without_record(known: _Known) -> str:
@@ -314,6 +315,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "mismatch": "refused: the key belongs to other arguments",
     "done": "done",
     "recovered": "done, by attempt {attempt}, delivery {delivery}",
+    "saved": "saved its progress: save {saves}, the last before what follows",
     "retried": "attempt {attempt} failed with {error}; again in {delay} s (rule {rule})",
     "snoozed": "snoozed for {delay} s",
     "interrupted": "given back: its worker had to stop",

@@ -1,7 +1,8 @@
 """Note what was unusual in the life of a job, so that it can be told later.
 
 A job that is claimed once and ends well leaves no trail, and costs nothing: what is usual about it stands in its record.
-Every other event is one line, added in one round trip by whoever met it. Lines lie in 65,536 places by the hash of their
+Every other event is one line, added in one round trip by whoever met it; the last save of a checkpoint goes with the next
+line. Lines lie in 65,536 places by the hash of their
 key, a thousand bytes in each by default: trails are bounded by construction, at 64 MiB, however many jobs fail; the
 newest lines win.
 """
@@ -37,7 +38,7 @@ EVENTS: Final = frozenset(
         *("recovered", "retried", "snoozed", "interrupted", "buried", "reported_again", "stale", "lost_writes"),
         *("publish_failed", "backend_unavailable", "blob_failed", "evidence", "parked", "unparked", "refused"),
         *("lease_lost", "runtime_exceeded", "restored", "stolen", "published_again", "lost"),
-        *("letter_replayed", "letter_discarded"),
+        *("letter_replayed", "letter_discarded", "saved"),
     }
 )
 """What is noted. Not that the store was away: there is nowhere to note it then."""
@@ -50,6 +51,9 @@ _OFTEN: Final = frozenset(
     }
 )
 """What may come again and again: noted the first, second, fourth, eighth time ... that one process meets it."""
+
+_SAVED: Final = "saved"
+"""What is only remembered, and the last one of a job written with whatever is noted of it next: no round trip of its own."""
 
 _LEFT_OUT: Final = frozenset({"task", "task_id", "key", "fingerprint"})
 _DEFAULTS: Final = ("", "", 1)  # of a line's task, task id and times
@@ -75,6 +79,8 @@ class Line:
     def to_bytes(self, tag: str) -> bytes:
         """Encode as one line, that of the job with this tag: facts in the order of `events.EVENTS`, no names."""
         facts = [self.facts.get(name) for name in _names_of(self.event)]
+        while facts and facts[-1] is None:
+            facts.pop()
         parts = [tag, round(self.at * 1000), self.event, self.place, facts, self.task, self.task_id, self.times]
         while parts[-1] in _DEFAULTS:
             parts.pop()
@@ -108,6 +114,7 @@ class Trails:
         self._notes, self._now, self._host = notes, now, host[:_HOST]
         self._size, self._share = size, share
         self._met: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._saved: OrderedDict[str, tuple[float, Mapping[str, Any]]] = OrderedDict()
         self._away_until = float("-inf")
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
@@ -116,6 +123,9 @@ class Trails:
 
     def note_all(self, event: str, several: Iterable[Mapping[str, Any]]) -> None:
         """Note one event of several jobs, in one round trip."""
+        if event == _SAVED:
+            self._remember(several)
+            return
         if time.monotonic() < self._away_until:
             return
         writes = [write for fields in several for write in self._writes(event, fields)]
@@ -124,6 +134,14 @@ class Trails:
                 self._notes.write(SHELF, writes)
         except StoreError:
             self._away_until = time.monotonic() + _PAUSE
+
+    def _remember(self, several: Iterable[Mapping[str, Any]]) -> None:
+        for fields in several:
+            key = str(fields.get("key") or "")
+            self._saved.pop(key, None)
+            self._saved[key] = time.monotonic(), fields
+            if len(self._saved) > _REMEMBERED:
+                self._saved.popitem(last=False)
 
     def _writes(self, event: str, fields: Mapping[str, Any]) -> list[Write]:
         task_id = str(fields.get("task_id") or "")
@@ -134,18 +152,19 @@ class Trails:
         times = self._times(event, key) if event in _OFTEN else 1
         if times & (times - 1):  # no power of two
             return []
-        facts = {
-            name: _short(value) for name, value in fields.items() if name not in _LEFT_OUT and value not in ("", None)
-        }
         other_id = task_id if task_id != key else ""
         # A line of a process that has written one of this submission already saves the bytes of its names.
         first = self._times("", f"{key}{_KEY_FORMAT}{other_id}") == 1
         names = (str(fields.get("task") or "")[:_TEXT], other_id) if first else ("", "")
-        line = Line(self._now() / 1e6, event, f"{self._host}:{os.getpid()}", *names, times, facts)
-        return [
-            Write(name=place.name, value=line.to_bytes(place.tag), ttl=KEPT, keep=self._size),
-            *_id_writes(key, other_id),
-        ]
+        now, where = self._now() / 1e6, f"{self._host}:{os.getpid()}"
+        lines = [*self._last_save(key, now, where), Line(now, event, where, *names, times, _facts(fields))]
+        value = b"".join(line.to_bytes(place.tag) for line in lines)
+        return [Write(name=place.name, value=value, ttl=KEPT, keep=self._size), *_id_writes(key, other_id)]
+
+    def _last_save(self, key: str, now: float, where: str) -> Iterator[Line]:
+        at, fields = self._saved.pop(key, (0.0, None))
+        if fields is not None:
+            yield Line(now - (time.monotonic() - at), _SAVED, where, facts=_facts(fields))
 
     def _times(self, event: str, key: str) -> int:
         times = self._met[event, key] = self._met.pop((event, key), 0) + 1
@@ -201,6 +220,10 @@ def _names_of(event: str) -> list[str]:
 
 def _id_name(task_id: str) -> str:
     return f"i{Place.of(task_id).name}"
+
+
+def _facts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _short(value) for name, value in fields.items() if name not in _LEFT_OUT and value not in ("", None)}
 
 
 def _short(value: Any) -> Any:  # Any: a fact of an event

@@ -190,7 +190,7 @@ class Execution:
         if run.attempt > 1 or run.delivery > 1:
             submitted = delivery.job.stamp / 1e6 or None
             facts = {"fence": run.fence, "attempt": run.attempt, "delivery": run.delivery}
-            delivery.emit("claimed_again", **facts, submitted=submitted)
+            delivery.emit("claimed_again", **facts, submitted=submitted, saves=run.checks or None)
         if delivery.keyless is not None:
             burial.bury(delivery, delivery.keyless, "invalid")
         fitting.fetch(delivery)
@@ -275,6 +275,7 @@ class Execution:
             raise LeaseLost(msg)
         self._saved[name] = body
         parent.checked()
+        delivery.emit("saved", saves=parent.checks)
 
     # --- settle: done
 

@@ -75,6 +75,17 @@ class Away(MemoryNotes):
         raise StoreUnavailable("away")
 
 
+class Counting(MemoryNotes):
+    """Notes that count how often they are written."""
+
+    rounds = 0
+
+    def write(self, shelf: str, writes: Sequence[Write]) -> list[int | None]:
+        """Count, and write."""
+        self.rounds += 1
+        return super().write(shelf, writes)
+
+
 class TestNoting:
     """What is written, and how much."""
 
@@ -154,6 +165,41 @@ class TestNoting:
             desk.note("stale", key=f"k{number}", task_id=f"k{number}", verb="run", fence=number)
         noted = sum(bool(desk.lines(f"k{number}")) for number in range(1000))
         assert least <= noted <= most
+
+    def test_last_save_is_told_with_the_next_event_and_asks_for_nothing_itself(self, desk: Desk) -> None:
+        """A thousand saves cost no round trip, and leave one line, of the time of the last one."""
+        notes = Counting(clock=lambda: 0.0)
+        noting = Trails(notes, now=desk.store.now, host="h", size=SIZE, share=1.0)
+        for number in range(1, 1001):
+            noting("saved", {**JOB, "saves": number})
+        assert notes.rounds == 0
+        noting("retried", RETRIED)
+        noting("stale", {**JOB, "fence": 1, "verb": "done"})
+        assert notes.rounds == 2
+        lines = lines_of(notes, ["charge:1"])
+        assert [(line.event, line.facts.get("saves")) for line in lines] == [
+            ("saved", 1000), ("retried", None), ("stale", None)
+        ]  # fmt: skip
+        assert lines[0].at <= lines[1].at
+
+    def test_saves_of_jobs_that_end_well_are_forgotten(self, desk: Desk) -> None:
+        """A process keeps the last thousand in mind, whatever it runs."""
+        for number in range(2000):
+            desk.note("saved", key=f"k{number}", saves=1)
+        for number in range(2000):
+            desk.note("stale", key=f"k{number}", fence=1, verb="done")
+        assert sum("saved" in desk.lines(f"k{number}") for number in range(990, 1010)) == 10
+
+    def test_job_that_is_claimed_again_says_after_which_save_it_goes_on(self, desk: Desk) -> None:
+        """So that it is known also when the process that saved was killed."""
+        claimed = {"fence": 7, "attempt": 1, "delivery": 2}
+        desk.note("claimed_again", **claimed, submitted=9.5, saves=12)
+        desk.note("claimed_again", **claimed, submitted=9.5, saves=None)
+        words = [moment.words for moment in desk.life().moments if moment.event == "claimed_again"]
+        assert words == [
+            "claimed: attempt 1, delivery 2, fence 7; goes on after save 12",
+            "claimed: attempt 1, delivery 2, fence 7",
+        ]
 
     def test_store_that_is_away_is_left_alone(self, desk: Desk) -> None:
         """One failure, then no try for some seconds: a hook must not hold a task up."""
@@ -240,7 +286,8 @@ class TestTelling:
         """Also with facts that an older version did not note."""
         for event in sorted(trails.EVENTS):
             desk.note(event, key=event, task_id=event)
-            [moment] = [one for one in desk.life(event).moments if one.event == event]
+            desk.note("stale", key=event, task_id=event)  # what is told with the next one, too
+            moment = next(one for one in desk.life(event).moments if one.event == event)
             assert moment.words != event
             assert "{" not in moment.words
 
