@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from celery_reliable.cli import screens
+from celery_reliable.cli import dependencies, screens
 from celery_reliable.cli.letters import friendly_errors
 from celery_reliable.cli.options import duration
 from celery_reliable.flow.breaking import CALM, SECOND, Breaker
 from celery_reliable.runtime import runtime_of
 
 if TYPE_CHECKING:
-    from celery import Celery
     from rich.console import Console
 
-_WORDS = {"closed": "closed", "open": "open", "half_open": "half open", "held_open": "held open"}
 _STYLES = {"closed": "", "open": "red", "half_open": "yellow", "held_open": "red"}
 
 
@@ -38,7 +36,7 @@ def list_(ctx: click.Context, /, *, as_json: bool) -> None:
     with friendly_errors():
         app = ctx.obj.app
         store = runtime_of(app).store
-        tasks = _tasks_by_breaker(app)
+        tasks = dependencies.by_breaker(app)
         found = {**dict.fromkeys(tasks, CALM), **runtime_of(app).breakers.known()}
         now = store.now()
     records = [_record(name, found[name], tasks.get(name, ()), now=now) for name in sorted(found)]
@@ -79,16 +77,6 @@ def close(ctx: click.Context, /, *, name: str) -> None:
     click.echo(f"{screens.printable(name)} is closed: its tasks run, those that wait look again within {within:g} s.")
 
 
-def _tasks_by_breaker(app: Celery) -> dict[str, list[str]]:
-    app.loader.import_default_modules()
-    found: dict[str, list[str]] = {}
-    for task in app.tasks.values():
-        settings = getattr(task, "reliable_settings", None)
-        if settings is not None and settings.breaker is not None:
-            found.setdefault(settings.breaker, []).append(task.name)
-    return found
-
-
 def _record(name: str, found: Breaker, tasks: list[str] | tuple[()], *, now: int) -> dict[str, Any]:
     return {
         "breaker": name,
@@ -116,4 +104,4 @@ def _row(record: Mapping[str, Any]) -> list[str | Text]:
         "held_open": "opened by hand",
     }[state]
     tasks = ", ".join(map(screens.printable, record["tasks"]))
-    return [screens.printable(record["breaker"]), Text(_WORDS[state], style=_STYLES[state]), told, tasks]
+    return [screens.printable(record["breaker"]), Text(dependencies.WORDS[state], style=_STYLES[state]), told, tasks]

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from celery_reliable.app_letters import letters_of
-from celery_reliable.cli import group_screens, screens
+from celery_reliable.cli import dependencies, group_screens, screens
 from celery_reliable.cli.letters import friendly_errors, json_option, who
 from celery_reliable.cli.options import filter_of, filter_options
 from celery_reliable.dead_letters.silences import Silence, Silences, is_silent
@@ -28,16 +28,18 @@ def groups(ctx: click.Context, /, *, silenced: bool, limit: int, as_json: bool, 
         shown = (lambda _: True) if silenced else (lambda letter: not is_silent(letter, known))
         found = letters.groups(filter_of(given, now=letters.now()), only=shown)
         now = letters.now()
+    breakers = [dependencies.of_tasks(ctx.obj.app, group.tasks) for group in found[:limit]]
     if as_json:
-        for group in found[:limit]:
-            screens.write_json(group_screens.record(group, silences=known))
+        for group, names in zip(found, breakers, strict=False):
+            screens.write_json(group_screens.record(group, silences=known, breakers=names))
         return
     hidden = (
         0
         if silenced
         else sum(silence.group not in {group.fingerprint for group in found} for silence in known.values())
     )
-    group_screens.show(screens.console_for(ctx), found[:limit], more=len(found) - limit, hidden=hidden, now=now)
+    console, more = screens.console_for(ctx), len(found) - limit
+    group_screens.show(console, found[:limit], breakers=breakers, more=more, hidden=hidden, now=now)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_reliable.app_letters import letters_of
-from celery_reliable.cli import run_screens, screens
+from celery_reliable.cli import dependencies, run_screens, screens
 from celery_reliable.cli.letters import friendly_errors, json_option, who
 from celery_reliable.cli.progress import Outcome
 from celery_reliable.dead_letters import Report, Step
@@ -29,6 +29,8 @@ def work(ctx: click.Context, plan: Plan, *, letters: DeadLetters, outcome: Outco
     if dry_run:
         with outcome.shown():
             steps = list(_steps(outcome, Runner(store, letters, who=who()).plan(plan)))
+            sent = [plan.change.task or step.task for step in steps if not step.refused]
+            outcome.meets(dependencies.phases(ctx.obj.app, sent))
         _end(ctx, outcome, Report.of(steps), None)
         return
     with outcome.shown():

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 _TASK_WIDTH = 22
 
 
-def record(group: Group, *, silences: Mapping[str, Silence]) -> dict[str, Any]:
+def record(group: Group, *, silences: Mapping[str, Silence], breakers: Sequence[str] = ()) -> dict[str, Any]:
     """Return a group as plain data, without its sample letter's body."""
     silence = silences.get(group.fingerprint)
     return {
         "group": group.fingerprint,
         "count": group.count,
         "tasks": group.tasks,
+        "breakers": list(breakers),
         "first": group.first,
         "last": group.last,
         "releases": group.releases,
@@ -34,8 +35,10 @@ def record(group: Group, *, silences: Mapping[str, Silence]) -> dict[str, Any]:
     }
 
 
-def show(console: Console, groups: Sequence[Group], *, more: int, hidden: int, now: float) -> None:
-    """Show groups, largest first."""
+def show(
+    console: Console, groups: Sequence[Group], *, breakers: Sequence[Sequence[str]], more: int, hidden: int, now: float
+) -> None:
+    """Show groups, largest first; ``breakers`` has those of each group, and there is a column for them if any has one."""
     if not groups:
         console.print(f"No group of dead letters{f', {hidden} silenced' if hidden else ''}.")
         return
@@ -47,12 +50,14 @@ def show(console: Console, groups: Sequence[Group], *, more: int, hidden: int, n
             age(now - group.last),
             tail(printable(group.tasks[0]), width=_TASK_WIDTH)
             + (f" +{len(group.tasks) - 1}" if group.tasks[1:] else ""),
+            *([printable(", ".join(names))] if any(breakers) else []),
             printable(" ".join(group.releases[-2:])),
             error_line(group.sample),
         ]
-        for group in groups
+        for group, names in zip(groups, breakers, strict=True)
     ]
-    console.print(table(console, ("COUNT", "GROUP", "FIRST", "LAST", "TASK", "RELEASE", "ERROR"), rows))
+    depends = ["BREAKER"] if any(breakers) else []
+    console.print(table(console, ("COUNT", "GROUP", "FIRST", "LAST", "TASK", *depends, "RELEASE", "ERROR"), rows))
     others = [*([f"{more} more"] if more > 0 else []), *([f"{hidden} silenced"] if hidden else [])]
     console.print(f"\n{count_of(len(groups), 'group')}{''.join(f', {one}' for one in others)}.")
     first = groups[0].fingerprint

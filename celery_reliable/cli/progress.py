@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from celery_reliable.cli import screens
+from celery_reliable.cli import dependencies, screens
 from celery_reliable.dead_letters import Step
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Outcome:
         self._as_json = as_json
         self._dry_run = dry_run
         self._refused: dict[str, list[Step]] = {}
+        self._breakers: Mapping[str, tuple[str, int]] = {}
         self._bar: tuple[Progress, TaskID] | None = None
 
     @property
@@ -60,6 +61,12 @@ class Outcome:
             bar, line = self._bar
             bar.update(line, description=self._verb, completed=step.done, total=step.total)
 
+    def meets(self, breakers: Mapping[str, tuple[str, int]]) -> None:
+        """Take in which breakers the letters would meet: state, and how many letters."""
+        self._breakers = breakers
+        for name, (state, count) in breakers.items() if self._as_json else ():
+            screens.write_json({"breaker": name, "state": state, "letters": count})
+
     def name(self, run: Run) -> None:
         """Say which run it is, so that it can be paused from elsewhere."""
         if not self._as_json and run.total > 1:
@@ -82,6 +89,8 @@ class Outcome:
             return
         console = screens.console_for(self._ctx)
         screens.show_report(console, report, refused=self._refused, dry_run=self._dry_run)
+        for name, (state, count) in self._breakers.items():
+            console.print(screens.breaker_line(name, dependencies.WORDS[state], letters=count), soft_wrap=True)
         if run is not None and run.state == "stopped":
             console.print(f"Stopped: {screens.printable(run.why)}.")
             console.print(f"Go on all the same: {screens.command_line('resume', run.id)}", soft_wrap=True)

@@ -198,6 +198,14 @@ def show_report(console: Console, report: Report, *, refused: Mapping[str, Seque
             console.print(f"Likewise {others}{more}.", soft_wrap=True)
 
 
+def breaker_line(name: str, state: str, *, letters: int) -> Text:
+    """Say what a breaker is, and what that would mean for letters that are sent back."""
+    waits = "" if state == "closed" else ": what is sent waits until it lets calls pass"
+    return Text(
+        f"Breaker {printable(name)} of {count_of(letters)} is {state}{waits}.", style="" if state == "closed" else "red"
+    )
+
+
 # --- parts of screens
 
 
