@@ -49,7 +49,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     # of the fleet
     "up": _fleet("1 when store and broker answered this scrape, else 0 and nothing below is told."),
     "queue_waiting": _fleet("Messages that wait, with every list of a queue with priorities.", "queue"),
-    "queue_oldest_seconds": _fleet("How long the oldest waiting message has been due (Redis).", "queue"),
+    "queue_oldest_seconds": _fleet(
+        "How long the oldest waiting message has been due (Redis; RabbitMQ: of queues with a limit on age).", "queue"
+    ),
     "queue_running": _fleet("Running tasks that came from a queue.", "queue"),
     "queue_load": _fleet("Waiting and running: what to scale by.", "queue"),
     "queue_workers": _fleet("Workers that consume a queue.", "queue"),

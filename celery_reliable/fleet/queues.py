@@ -101,7 +101,7 @@ class RedisQueues:
 
 
 class AmqpQueues:
-    """RabbitMQ: a passive declaration tells length and consumers. It shows no message, so there is no age."""
+    """RabbitMQ: a passive declaration tells length and consumers. It shows no message; for ages see `flow.ages`."""
 
     def __init__(self, connection: Any) -> None:
         """Take a connection of kombu's."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_reliable.beat.leadership import Member, leader_and_members
 from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.fleet.queues import QueueSight, QueueState
+from celery_reliable.flow import ages
 from celery_reliable.heartbeats import SHELF, LifeSign
-from celery_reliable.runtime import runtime_of
+from celery_reliable.runtime import consumed_driver, runtime_of
 from celery_reliable.slots import desk
 from celery_reliable.slots.records import SlotRecord
 from celery_reliable.stores.notes import every
@@ -134,7 +135,7 @@ def look(app: Celery, *, sight: QueueSight) -> Fleet:
     return Fleet(
         at=now,
         workers=workers,
-        queues=tuple(sight.look(names, now=now)),
+        queues=tuple(_aged(sight.look(names, now=now), store.notes, app=app, now=now)),
         held=sight.held(),
         leader=leader,
         followers=tuple(one for token, one in members.items() if leader is None or token != leader.token),
@@ -151,6 +152,15 @@ def _workers(notes: Notes, *, now: float) -> Iterator[WorkerState]:
             yield WorkerState(LifeSign.from_json(note.value), max(now - note.version / _SECOND, 0.0))
         except ValueError:
             continue  # of a later version
+
+
+def _aged(queues: Sequence[QueueState], notes: Notes, *, app: Celery, now: float) -> Iterator[QueueState]:
+    """Say of queues whose messages the broker does not show how old the oldest may be, by what workers have told."""
+    filled = [one.name for one in queues if one.waiting] if consumed_driver(app) == "amqp" else []
+    stamps = ages.told(notes, filled) if filled else {}
+    for one in queues:
+        stamp = stamps.get(one.name)
+        yield one if stamp is None else replace(one, oldest=max(now - stamp / _SECOND, 0.0))
 
 
 def _consumed(workers: Iterable[WorkerState]) -> set[str]:

@@ -84,6 +84,11 @@ def oldest(notes: Notes, loads: Mapping[str, Load]) -> int:
     if not filled:
         return 0
     try:
-        return min((int(note.value) for note in notes.read(SHELF, filled).values()), default=0)
+        return min(told(notes, filled).values(), default=0)
     except StoreError:
         return 0  # the depth is known all the same
+
+
+def told(notes: Notes, queues: Iterable[str]) -> dict[str, int]:
+    """Return, of the queues of which workers have told it, a stamp that nothing which waits there is older than."""
+    return {queue: int(note.value) for queue, note in notes.read(SHELF, queues).items()}

@@ -13,6 +13,7 @@ import pytest
 from celery import chain
 
 from celery_reliable import QueueFull
+from celery_reliable.contrib.prometheus import FleetCollector
 from celery_reliable.flow.ages import SHELF as AGES
 from celery_reliable.runtime import runtime_of
 from tests.integration.apps.jobs import QUICK, client
@@ -182,6 +183,12 @@ def test_depth_on_rabbitmq(rabbitmq_server: Any, module_redis: RedisServer, tmp_
             connection.default_channel.queue_delete(label)
 
 
+def exported_ages(app: Celery) -> dict[str, float]:
+    """Return what the fleet's exporter tells of the age of queues."""
+    samples = (sample for family in FleetCollector(app).collect() for sample in family.samples)
+    return {one.labels["queue"]: one.value for one in samples if one.name == "celery_reliable_queue_oldest_seconds"}
+
+
 def test_age_on_rabbitmq(
     rabbitmq_server: Any, module_redis: RedisServer, tmp_path: Path, workers: Workers, label: str
 ) -> None:
@@ -220,6 +227,7 @@ def test_age_on_rabbitmq(
         assert full.age is not None
         assert AGE <= full.age <= passed + 3.5
         assert passed > AGE - 3.5
+        assert exported_ages(app)[label] >= full.age  # what the alert on old queues looks at
         stage.open(f"{label}:held")
         running.get(timeout=DEADLINE)
         wait_until(lambda: not refused(), DEADLINE, "a young queue")

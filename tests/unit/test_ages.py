@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_reliable.errors import StoreUnavailable
-from celery_reliable.flow.ages import SHELF, Ages, oldest
+from celery_reliable.flow.ages import SHELF, Ages, oldest, told
 from celery_reliable.sight import Load
 from celery_reliable.stores.notes import MemoryNotes
 
@@ -163,3 +163,10 @@ def test_age_is_never_too_small_and_too_large_by_one_gap(seed: int) -> None:
             assert truth - 1e-3 <= believed <= truth + max(gap, LOOKS) + 2 * SAME
     assert compared > 100
     assert set(scene.notes.read(SHELF, ["q"])) == {"q"}
+
+
+def test_what_was_told_is_known_of_each_queue_by_itself() -> None:
+    """For a screen that shows many; of those of which nobody told, nothing is."""
+    scene = Scene()
+    scene.look()
+    assert told(scene.notes, ["q", "other"]) == {"q": scene.now()}
