@@ -56,7 +56,7 @@ class LifeSign:
     ``interval`` the seconds until the next one. ``waiting`` counts the messages in the worker's queues, None when it did
     not look. ``busy`` counts what runs, by the queue it came from. ``stopped`` are queues that it does not consume because
     of a kill switch. ``runtimes`` has by queue and task how many of its last runs are known, their median and the longest;
-    it is not in files. ``broker`` is the address of its broker, without a password; ``probed``: it writes a file for
+    ``ended`` has by queue how many runs ended (well, failed) in the last minute; both are not in files. ``broker`` is the address of its broker, without a password; ``probed``: it writes a file for
     probes, or answers them.
 
     .. versionadded:: 0.1
@@ -79,6 +79,7 @@ class LifeSign:
     busy: Mapping[str, int] = field(default_factory=dict)
     stopped: tuple[str, ...] = ()
     runtimes: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    ended: Mapping[str, Sequence[int]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     broker: str = ""
     probed: bool = True

@@ -94,11 +94,15 @@ def _queues(view: View) -> Iterator[RenderableType]:
     if not fleet.queues:
         return
     ordered = sorted(fleet.queues, key=lambda one: (-(one.waiting or 0), one.name))
-    rows = [_queue_row(fleet, one) for one in (ordered if view.everything else ordered[:_ROWS])]
-    yield table(view.console, ("QUEUE", "WAITING", "OLDEST", "RUNNING", "WORKERS"), rows)
+    wide = view.console.width >= _WIDE_FROM
+    rows = [_queue_row(fleet, one, wide=wide) for one in (ordered if view.everything else ordered[:_ROWS])]
+    rates = ("WELL/MIN", "FAILED/MIN") if wide else ()
+    yield table(view.console, ("QUEUE", "WAITING", "OLDEST", "RUNNING", *rates, "WORKERS"), rows)
 
 
-def _queue_row(fleet: Fleet, queue: QueueState) -> list[str | Text]:
+def _queue_row(fleet: Fleet, queue: QueueState, *, wide: bool) -> list[str | Text]:
+    well, failed = fleet.ended_in(queue.name)
+    rates = [Text(f"{well:,}"), Text(f"{failed:,}", style="red" if failed > well else "")] if wide else []
     consumers = max(fleet.consumers_of(queue.name), queue.consumers or 0)
     waiting = "?" if queue.waiting is None else f"{queue.waiting:,}"
     oldest = "" if queue.oldest is None else age(queue.oldest)
@@ -107,6 +111,7 @@ def _queue_row(fleet: Fleet, queue: QueueState) -> list[str | Text]:
         Text(waiting, style="red" if queue.waiting and not consumers else ""),
         Text(oldest, style="red" if (queue.oldest or 0) >= _OLD else ""),
         str(fleet.running_in(queue.name)),
+        *rates,
         Text(str(consumers), style="" if consumers else "red"),
     ]
 

@@ -94,6 +94,11 @@ class Fleet:
         """Count the running tasks that came from a queue."""
         return sum(worker.sign.busy.get(queue, 0) for worker in self.workers if worker.state != "silent")
 
+    def ended_in(self, queue: str) -> tuple[int, int]:
+        """Count the runs of a queue that ended (well, failed) in the last minute; a retry's failed attempt is one."""
+        counts = [worker.sign.ended.get(queue, (0, 0)) for worker in self.workers if worker.state != "silent"]
+        return sum(well for well, _ in counts), sum(failed for _, failed in counts)
+
     @property
     def stopped(self) -> set[str]:
         """Name the queues that some worker does not consume because of a kill switch."""
@@ -113,12 +118,14 @@ class Fleet:
                         found.setdefault(queue, {}).setdefault(task, []).append(median)
         return {queue: {task: statistics.median(one) for task, one in tasks.items()} for queue, tasks in found.items()}
 
+    def _queue_record(self, queue: QueueState) -> dict[str, Any]:
+        well, failed = self.ended_in(queue.name)
+        told = {"running": self.running_in(queue.name), "workers": self.consumers_of(queue.name)}
+        return {**asdict(queue), **told, "ended_well": well, "ended_failed": failed}
+
     def as_record(self) -> dict[str, Any]:
         """Return it as plain data."""
-        queues = [
-            {**asdict(one), "running": self.running_in(one.name), "workers": self.consumers_of(one.name)}
-            for one in self.queues
-        ]
+        queues = [self._queue_record(one) for one in self.queues]
         workers = [{**asdict(one.sign), "state": one.state, "age": one.age} for one in self.workers]
         return {**asdict(self), "workers": workers, "queues": queues, "running": self.running, "slots": self.slots}
 

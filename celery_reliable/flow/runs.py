@@ -12,6 +12,8 @@ from celery_reliable.flow.window import Pair
 
 _KEPT: Final = 50  # runs of one task from one queue
 _MOST_KNOWN: Final = 100  # tasks by queue
+_MINUTE: Final = 60.0
+_APART: Final = 1.0  # seconds between two counts that are kept
 _MOST_PLACES: Final = 10_000
 
 Runtimes = dict[str, dict[str, tuple[int, float, float]]]
@@ -21,13 +23,15 @@ Runtimes = dict[str, dict[str, tuple[int, float, float]]]
 class Runs:
     """The last runs of a process. Safe for threads; bounded, whatever tasks are called."""
 
-    __slots__ = ("_counts", "_lock", "_samples", "places")
+    __slots__ = ("_counts", "_kept", "_lock", "_samples", "_totals", "places")
 
     def __init__(self) -> None:
         """Begin with none; failures are not counted until `count` is called."""
         self._lock = threading.Lock()
         self._samples: dict[tuple[str, str], deque[float]] = {}
         self._counts: dict[str, list[int]] = {}
+        self._totals: dict[str, list[int]] = {}
+        self._kept: deque[tuple[float, dict[str, Pair]]] = deque([(float("-inf"), {})])
         self.places: dict[Any, str] = {}
         """Queues by what a message says of where it came from."""
 
@@ -49,6 +53,11 @@ class Runs:
             counts = self._counts.get(queue)
             if counts is not None:
                 counts[failed] += 1
+            total = self._totals.get(queue)
+            if total is None and len(self._totals) < _MOST_KNOWN:
+                total = self._totals[queue] = [0, 0]
+            if total is not None:
+                total[failed] += 1
             sample = self._samples.get((queue, task))
             if sample is None:
                 if len(self._samples) >= _MOST_KNOWN:
@@ -65,6 +74,20 @@ class Runs:
                 counts[:] = 0, 0
             return found
 
+    def lately(self, *, now: float) -> dict[str, Pair]:
+        """Return how many runs of each queue ended (well, failed) in the last minute; ``now`` is monotonic."""
+        with self._lock:
+            totals = {queue: (well, failed) for queue, (well, failed) in self._totals.items()}
+        kept = self._kept
+        while len(kept) > 1 and kept[1][0] <= now - _MINUTE:
+            kept.popleft()
+        before = kept[0][1]
+        if now - kept[-1][0] >= _APART:
+            kept.append((now, totals))
+        return {
+            queue: _since(before.get(queue, (0, 0)), one) for queue, one in totals.items() if one != before.get(queue)
+        }
+
     def runtimes(self) -> Runtimes:
         """Return how long runs take."""
         with self._lock:
@@ -74,3 +97,7 @@ class Runs:
             told = len(sample), round(statistics.median(sample), 3), round(max(sample), 3)
             found.setdefault(queue, {})[task] = told
         return found
+
+
+def _since(before: Pair, now: Pair) -> Pair:
+    return now[0] - before[0], now[1] - before[1]

@@ -216,6 +216,7 @@ class Signs:
             busy=_busy(consumer),
             stopped=tuple(sorted(self._runtime.stopped_queues)),
             runtimes=self._runtime.runs.runtimes(),
+            ended=self._runtime.runs.lately(now=time.monotonic()),
             versions=_VERSIONS,
             broker=self._broker,
             probed=self.are_probed,
@@ -252,7 +253,7 @@ class Publication:
         if not self._noted:
             sign = replace(sign, state=state_of(replace(seen, store=False)))
         self._tell_change(sign)
-        self.last = sign = replace(sign, runtimes={})
+        self.last = sign = replace(sign, runtimes={}, ended={})
         with self._closing:
             if self._closed:
                 return

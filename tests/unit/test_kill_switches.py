@@ -313,6 +313,22 @@ def test_an_outage_costs_few_runs_and_the_end_of_it_is_seen(seed: int) -> None:
 # --- what is counted
 
 
+def test_runs_of_the_last_minute_are_counted_by_queue() -> None:
+    """Of every queue, for who looks how things go; what is older is not counted, and looking takes nothing away."""
+    runs = Runs()
+    assert runs.lately(now=0.0) == {}
+    for failed in (False, False, True):
+        runs.note("reports", "t", seconds=1.0, failed=failed)
+    assert runs.lately(now=5.0) == runs.lately(now=5.1) == {"reports": (2, 1)}
+    runs.note("mails", "t", seconds=1.0, failed=False)
+    assert runs.lately(now=50.0) == {"reports": (2, 1), "mails": (1, 0)}
+    assert runs.lately(now=65.1) == {"mails": (1, 0)}
+    assert runs.lately(now=111.0) == {}
+    for number in range(1000):
+        runs.note(f"q{number}", "t", seconds=1.0, failed=False)
+    assert len(runs.lately(now=112.0)) <= 100
+
+
 def test_runs_are_counted_for_queues_that_may_be_stopped_alone() -> None:
     """Each is told once; runtimes are kept for all, bounded in number."""
     runs = Runs()

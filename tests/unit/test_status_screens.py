@@ -1,0 +1,61 @@
+"""What the screen of `status` makes of a fleet."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from rich.console import Console
+
+from celery_reliable.cli import status_screens
+from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState
+from celery_reliable.heartbeats import LifeSign, Process
+
+SIGN = LifeSign(
+    role="worker", node="shop@web-1", state="busy", owner="o", at=0.0, clock=0.0, process=Process("web-1", "", "", 1, ""),
+    interval=5.0, queues=("celery", "mails"), pool="prefork", concurrency=4, running=2,
+)  # fmt: skip
+
+
+def fleet_of(*workers: WorkerState) -> Fleet:
+    """A fleet of two queues."""
+    queues = (QueueState("celery", 37, 12.0), QueueState("mails", 0))
+    return Fleet(
+        at=1000.0, workers=workers, queues=queues, held=None, leader=None, followers=(), schedule=(), breakers={},
+        deaths=Deaths({}),
+    )  # fmt: skip
+
+
+def lines(fleet: Fleet, *, width: int = 120) -> list[str]:
+    """Return the screen."""
+    output = io.StringIO()
+    console = Console(file=output, width=width, color_system=None)
+    console.print(status_screens.screen(console, fleet, everything=False))
+    return output.getvalue().splitlines()
+
+
+def test_queues_tell_how_many_runs_ended_well_and_failed_in_the_last_minute() -> None:
+    """Of all workers that give a sign of life together."""
+    one = replace(SIGN, ended={"celery": (40, 2)})
+    two = replace(SIGN, node="shop@web-2", ended={"celery": [8, 1]})  # as JSON has it
+    silent = replace(SIGN, node="shop@web-3", ended={"celery": (1000, 1000)})
+    fleet = fleet_of(WorkerState(one, 1.0), WorkerState(two, 2.0), WorkerState(silent, 600.0))
+    rows = {line.split()[0]: line.split() for line in lines(fleet) if line[:5] in {"QUEUE", "celer", "mails"}}
+    assert rows["QUEUE"] == ["QUEUE", "WAITING", "OLDEST", "RUNNING", "WELL/MIN", "FAILED/MIN", "WORKERS"]
+    assert rows["celery"][-3:-1] == ["48", "3"]
+    assert rows["mails"][-3:-1] == ["0", "0"]
+    record = {one["name"]: one for one in fleet.as_record()["queues"]}
+    assert (record["celery"]["ended_well"], record["celery"]["ended_failed"]) == (48, 3)
+
+
+def test_narrow_screen_has_no_rates() -> None:
+    """What waits is more important."""
+    assert not [line for line in lines(fleet_of(WorkerState(SIGN, 1.0)), width=80) if "FAILED/MIN" in line]
+
+
+def test_sign_of_an_older_version_tells_nothing_of_rates() -> None:
+    """Workers and the command may be of two versions."""
+    older = SIGN.facts()
+    del older["ended"]
+    assert LifeSign.from_json(json.dumps(older)).ended == {}
