@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from celery_reliable.cli import reliable
 from celery_reliable.errors import ConfigurationError
-from celery_reliable.overlap import Claimant
+from celery_reliable.overlap import Claimant, Go, Skip, Step, Wait
 from celery_reliable.runtime import runtime_of
 from celery_reliable.slots.desk import SHELF
 from celery_reliable.slots.reasons import reasons
@@ -47,6 +47,13 @@ def running(beats: Fleet, name: str) -> Claimant:
     return holder
 
 
+def waiting(beats: Fleet, name: str) -> Claimant:
+    """Let another job wait for the one that runs."""
+    waiter = Claimant(name, Job("waits"), "id-waits", ttl=60.0)
+    assert runtime_of(beats.app).rights.enter(waiter, policy="queue", has_run=False) == Wait("task id-held runs")
+    return waiter
+
+
 def why(beats: Fleet, entry: str) -> str:
     """Run ``celery reliable beat why``."""
     obj = SimpleNamespace(app=beats.app, no_color=True)
@@ -56,26 +63,72 @@ def why(beats: Fleet, entry: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("policies", "name"),
-    [({"overlap": "forbid"}, "reliable"), ({"overlap": "forbid", "overlap_key": "nightly"}, "nightly")],
+    ("policies", "name", "reason"),
+    [
+        ({"overlap": "forbid"}, "reliable", "task id-held runs"),
+        ({"overlap": "forbid", "overlap_key": "nightly"}, "nightly", "task id-held runs"),
+        ({"overlap": "queue"}, "reliable", "task id-waits waits already"),
+        ({"overlap": "queue", "overlap_key": "nightly"}, "nightly", "task id-waits waits already"),
+    ],
 )
 def test_a_slot_is_skipped_while_another_job_of_its_kind_runs(
-    fleet: Callable[..., Fleet], policies: dict[str, str], name: str
+    fleet: Callable[..., Fleet], policies: dict[str, str], name: str, reason: str
 ) -> None:
     """Nothing is sent, the reason is kept, and the next slot runs when the other job has ended."""
     beats = fleet({"job": every(10.0, **policies), "other": every(10.0)})
     beats.start()
     holder = running(beats, name)
+    if policies["overlap"] == "queue":
+        waiting(beats, name)
     beats.run(11)
     assert (beats.slots("job"), beats.slots("other")) == ([], [10])
     (dropped,) = beats.named("slot_dropped")
-    assert (dropped["entry"], dropped["reason"]) == ("job", "overlap: task id-held runs")
+    assert (dropped["entry"], dropped["reason"]) == ("job", f"overlap: {reason}")
     beats.run(1)
-    assert why(beats, "job").count("verlap: task id-held runs") == 2  # the reason now, and in the history
+    assert why(beats, "job").count(f"verlap: {reason}") == 2  # the reason now, and in the history
     runtime_of(beats.app).rights.leave(holder)
     beats.run(10)
     assert beats.slots("job") == [20]
     assert "Nothing keeps it from running" in why(beats, "job")
+
+
+@pytest.mark.parametrize("crowded", [False, True], ids=["one runs", "and one waits"])
+def test_a_slot_under_replace_is_sent_and_stops_who_runs(fleet: Callable[..., Fleet], *, crowded: bool) -> None:
+    """Beat skips none; the newest slot takes the place of who waits, and begins when the other has ended."""
+    beats = fleet({"job": every(10.0, overlap="replace")})
+    beats.start()
+    holder = running(beats, "reliable")
+    waiter = waiting(beats, "reliable") if crowded else None
+    beats.run(11)
+    assert (beats.slots("job"), beats.named("slot_dropped")) == ([10], [])
+    ((_, sent),) = beats.fired
+    rights = runtime_of(beats.app).rights
+    newest = Claimant("reliable", Job(sent["reliable"]["key"]), sent["id"], ttl=60.0)
+
+    def enter(one: Claimant) -> Step:
+        return rights.enter(one, policy=sent["reliable_overlap"], has_run=False)
+
+    assert enter(newest) == Wait("task id-held runs")
+    (held,) = rights.renew([holder]).values()
+    assert held is not None
+    assert held.stop
+    if waiter is not None:
+        assert enter(waiter) == Skip("a newer one took its place")
+    rights.leave(holder)
+    assert enter(newest) == Go()
+
+
+def test_one_slot_under_queue_is_sent_to_wait(fleet: Callable[..., Fleet]) -> None:
+    """The first one that meets a running job; those that come while it waits are skipped."""
+    beats = fleet({"job": every(10.0, overlap="queue")})
+    beats.start()
+    running(beats, "reliable")
+    beats.run(11)
+    assert beats.slots("job") == [10]
+    waiting(beats, "reliable")  # a worker has taken it
+    beats.run(20)
+    assert beats.slots("job") == [10]
+    assert [one["reason"] for one in beats.named("slot_dropped")] == ["overlap: task id-waits waits already"] * 2
 
 
 def test_what_cannot_be_done_about_overlap_is_told_and_not_sent(fleet: Callable[..., Fleet]) -> None:
