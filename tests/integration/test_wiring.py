@@ -20,11 +20,13 @@ from celery.contrib.testing.worker import start_worker as start_embedded_worker
 from kombu.utils.imports import symbol_by_name
 from redis import Redis
 
-from celery_reliable import presets
+from celery_reliable import ReliableTask, presets
 from celery_reliable.errors import ConfigurationError
+from celery_reliable.runtime import forget_runtime
 from celery_reliable.settings import Settings
 from celery_reliable.wiring import CONSUMER_STEPS, WORKER_STEPS, install
 from celery_reliable.worker.preflight import REDIS_TRANSPORT_OPTIONS, Preflight, complete_transport_options
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.integration.workers import Workers
@@ -285,6 +287,37 @@ def test_the_preset_alone_wires_a_worker(workers: Workers, tmp_path: Path, redis
     assert (told["acks_late"], told["prefetch_multiplier"], told["lease_ttl"]) == (True, 1, 15)
     assert told["sweep"] == list(REDIS_TRANSPORT_OPTIONS.values())
     assert told["visibility_timeout"] == 3600
+
+
+def test_the_preset_and_a_broker_are_all_that_a_key_needs(workers: Workers, tmp_path: Path, redis_url: str) -> None:
+    """No result backend, no address of a store, no other setting: what is submitted again, before or after, runs once."""
+    body = """
+        from celery_reliable import ReliableTask
+        app.config_from_object("celery_reliable.presets")
+
+        @app.task(base=ReliableTask, name="charge", idempotency_key="charge:{order}")
+        def charge(order):
+            with open(os.environ["REPORT"] + ".charges", "a") as file:
+                file.write(f"{order}\\n")
+    """
+
+    def body_here(order: int) -> None: ...
+
+    charges = tmp_path / "report.json.charges"
+    with Celery("project", broker=redis_url, set_as_current=False) as app:
+        app.config_from_object(PRESET)
+        charge: Any = app.task(base=ReliableTask, name="charge", idempotency_key="charge:{order}")(body_here)
+        ids = [charge.delay(7).id for _ in range(2)]
+        report(workers, tmp_path, url=redis_url, body=body)
+        wait_until(charges.exists, 20, "the first charge")
+        ids.append(charge.delay(7).id)
+        Celery("bare", broker=redis_url, set_as_current=False).send_task("charge", (7,))
+        charge.delay(8)
+        wait_until(lambda: charges.read_text().endswith("8\n"), 20, "the last charge")
+        forget_runtime(app)
+
+    assert len({*ids}) == 1
+    assert charges.read_text() == "7\n8\n"
 
 
 @pytest.mark.parametrize("overridden", ["imports", "include"])
