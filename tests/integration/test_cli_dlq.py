@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from celery_reliable.cli import reliable
 from celery_reliable.cli.options import duration, rate
-from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.dead_letters import DeadLetter, Reason
 from celery_reliable.payloads import Envelope
 from celery_reliable.stores import open_store
 from tests.waiting import wait_until
@@ -141,14 +141,16 @@ class Shop:
         """Make charges succeed from now on."""
         (self.folder / "fixed").touch()
 
-    def keep(self, orders: int) -> None:
+    def keep(self, orders: int, *, first: int = 0, reason: Reason = "permanent", queue: str = "celery") -> None:
         """Keep letters of ``orders`` charges that failed an hour ago."""
-        for order in range(orders):
-            call = Envelope("shop.charge", str(uuid.uuid4()), json.dumps([[order], {}]), options={"queue": "celery"})
+        for order in range(first, first + orders):
+            call = Envelope("shop.charge", str(uuid.uuid4()), json.dumps([[order], {}]), options={"queue": queue})
             now = self.store.now() / 1e6 - 3600
             error = ValueError(f"card of order {order} was declined")
-            letter = DeadLetter.of(error, reason="permanent", envelope=call, now=now, attempts=1)
-            self.store.keep_letter(letter.id, letter=letter.to_bytes(), letter_ttl=86_400.0, letter_max=1_000)
+            letter = DeadLetter.of(error, reason=reason, envelope=call, now=now, attempts=1)
+            self.store.keep_letter(
+                letter.id, letter=letter.to_bytes(), label=letter.label, letter_ttl=86_400.0, letter_max=1_000
+            )
 
     def kill_dead(self, orders: int, *, workers: Workers) -> None:
         """Let a real worker bury ``orders`` charges; it stays up."""
@@ -242,6 +244,20 @@ def test_filters_stats_and_discard(shop: Shop) -> None:
     assert shop.count("kept") == 12
     assert shop.dlq("discard", "--text", "order 11 was", "--yes") == "Discarded 1 dead letter.\n"
     assert shop.count("kept") == 11
+
+
+def test_filters_by_reason_and_queue(shop: Shop) -> None:
+    """Each finds its own."""
+    shop.keep(1)
+    shop.keep(1, first=1, reason="poison")
+    shop.keep(1, first=2, queue="mails")
+    shop.keep(1, first=3, reason="poison", queue="mails")
+
+    def found(*words: str) -> list[int]:
+        return sorted(record["args"][0] for record in shop.records("list", *words))
+
+    assert found("--reason", "poison") == [1, 3]
+    assert found("--queue", "mails") == [2, 3]
 
 
 def test_dry_run_changes_nothing(shop: Shop) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from celery.worker import state
@@ -20,6 +20,8 @@ from tests.unit.test_task import job_task, make_app
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_reliable.stores.base import Job
+
 LEASE = 15.0
 
 
@@ -31,10 +33,11 @@ class Asked(MemoryStore):
         super().__init__()
         self.renewed: list[list[str]] = []
 
-    def renew(self, claims: Sequence[Any], **given: Any) -> Any:
+    def renew(self, claims: Iterable[tuple[Job, str, float]], *, pulse_ttl: float) -> list[str]:
         """Note the keys, then renew."""
-        self.renewed.append(sorted(job.key for job, *_ in claims))
-        return super().renew(claims, **given)
+        asked = list(claims)
+        self.renewed.append(sorted(job.key for job, *_ in asked))
+        return super().renew(asked, pulse_ttl=pulse_ttl)
 
 
 @pytest.fixture
