@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery import Celery, Task
+from redis.utils import HIREDIS_AVAILABLE
 
 from celery_reliable import presets
 
@@ -46,7 +47,13 @@ RELIABLE = (OWN, OWN_WITHOUT_LEDGER, DECLARED)
 
 
 def make_app(case: Case, *, broker: str, store: str, journal: str | None = None) -> Celery:
-    """Build the application of a case. Each run of a task appends one record to ``journal``."""
+    """Build the application of a case. Each run of a task appends one record to ``journal``.
+
+    Raises RuntimeError without hiredis: ours cannot do without it, and plain Celery, which can, must not lose by that.
+    """
+    if not HIREDIS_AVAILABLE:
+        msg = "expected redis-py to parse with hiredis on both sides, found that it does not; pip install 'redis[hiredis]'"
+        raise RuntimeError(msg)
     app = Celery(f"benchmarks.{'reliable' if case.reliable else 'plain'}", broker=broker, set_as_current=False)
     app.conf.update(_settings(case, store=store))
     descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND) if journal else None
