@@ -142,7 +142,7 @@ def submit(call: Call) -> AsyncResult[Any]:
         return _accepted(light, identity, runtime=runtime)
     except StoreUnavailable:  # it may run all the same
         raise
-    except Exception:
+    except (StoreError, DuplicateTask, PayloadMismatch, QueueFull):  # of others, `_withdraw` knows whether it may run
         _forget(light, identity, runtime=runtime)
         raise
 
@@ -715,6 +715,7 @@ def _withdraw(call: Call, identity: Identity, *, cause: BaseException, runtime: 
     except StoreError as exc:
         gone, cause = False, exc
     if gone:
+        _forget(call, identity, runtime=runtime)
         runtime.events.emit("withdrawn", **_facts(call, identity))
         return
     runtime.events.emit("withdraw_failed", **_facts(call, identity))

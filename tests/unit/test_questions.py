@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from celery import Celery, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_reliable import QueueFull, StoreUnavailable
+from celery_reliable.claim_check import Aside
 from celery_reliable.errors import ReliableError, StoreFull
 from celery_reliable.events import Events
 from celery_reliable.keys import HEADER
+from celery_reliable.payloads import Envelope
 from celery_reliable.questions import Otherwise, Question
 from celery_reliable.runtime import replaced_runtime
 from celery_reliable.stores.base import Existing, Job, Mismatch, New, SubmitAnswer
@@ -297,6 +300,45 @@ def test_a_connection_of_the_caller_s_is_used_after_the_answer(app: Celery, stor
         task.apply_async((1,), connection=connection)
     assert "begun" not in store.steps
     assert waiting(app) == 1
+
+
+class TestBlobs:
+    """Arguments that are kept aside: there as long as something names them."""
+
+    @pytest.fixture
+    def large(self, app: Celery, store: LateStore, tmp_path: Path) -> Iterator[Any]:
+        """A task whose arguments are kept aside, all of them."""
+        app.conf.update(reliable_blob_url=f"file://{tmp_path}", reliable_claim_check_threshold=1)
+        with replaced_runtime(app, store=store, events=Events([])) as runtime:
+            runtime.ledger = True
+            yield job_task(app, idempotency_key="job:{x}")
+
+    def named(self, store: LateStore, tmp_path: Path) -> list[bool]:
+        """Tell of each entry in the ledger whether its blob is there."""
+        headers = [Envelope.from_bytes(raw).options["headers"] for _, raw in store.ledger()]
+        return [aside is not None and (tmp_path / aside.ref.path).exists() for aside in map(Aside.of, headers)]
+
+    def test_of_a_submission_that_was_taken_back_goes(self, large: Any, tmp_path: Path) -> None:
+        """Its message could not be built."""
+        large.soft_time_limit, large.time_limit = 2, 1
+        with pytest.raises(ValueError, match="soft_time_limit"):
+            large.delay(1)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+    def test_of_a_submission_that_may_run_stays(self, store: LateStore, large: Any, tmp_path: Path) -> None:
+        """Interrupted, and not taken back."""
+        store.takes_back, store.interruption = False, SoftTimeLimitExceeded()
+        with pytest.raises(SoftTimeLimitExceeded):
+            large.delay(1)
+        assert self.named(store, tmp_path) == [True]
+
+    def test_of_a_job_submitted_again_under_its_id_stays(self, store: LateStore, large: Any, tmp_path: Path) -> None:
+        """The ledger names the newer blob, also when its message could not be built."""
+        large.apply_async((1,), task_id="A")
+        large.soft_time_limit, large.time_limit = 2, 1
+        with pytest.raises(ValueError, match="soft_time_limit"):
+            large.apply_async((1,), task_id="A")
+        assert self.named(store, tmp_path) == [True]
 
 
 class TestQuestion:
