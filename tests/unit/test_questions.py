@@ -230,6 +230,15 @@ def test_what_asking_raises_leaves_the_connection_to_the_broker_as_it_was(
     assert broker_link(app) is link
 
 
+def test_what_stops_a_publish_closes_the_connection_as_kombu_does(app: Celery, task: Any) -> None:
+    """It may be why."""
+    task.delay(1)
+    link = broker_link(app)
+    with pytest.raises(KeyError, match="unheard-of"):
+        task.apply_async((2,), compression="unheard-of")
+    assert broker_link(app) is not link
+
+
 def test_a_publish_that_fails_takes_back_what_was_accepted(store: LateStore, task: Any) -> None:
     """By the broker or by a serializer that is not there."""
     with pytest.raises(Exception, match="refused"):
@@ -281,6 +290,14 @@ def test_an_interruption_is_raised_as_it_is_though_the_submission_cannot_be_take
     with pytest.raises(KeyboardInterrupt):
         task.delay(1)
     assert store.steps == ["begun", "built", "answered", "withdraw_failed"]
+
+    def interrupt(*_: Any) -> None:
+        raise SystemExit
+
+    task.shadow_name = interrupt
+    with pytest.raises(SystemExit):
+        task.delay(2)
+    assert store.steps[4:] == ["begun", "answered", "withdraw_failed"]
 
 
 class _Refusing:
