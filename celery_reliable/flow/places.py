@@ -112,8 +112,9 @@ class Full:
 def decide(board: Board, me: Asker, *, now: int) -> tuple[bool, bool, Board]:
     """Say whether a run gets a place, whether it is on the list if not, and what the board is then."""
     holders = tuple(one for one in board.holders if one.job != me.id)
-    others = tuple(one for one in board.waiters if one.job != me.id and now - one.seen < _FORGOTTEN_AFTER)
-    before = next((one for one in board.waiters if one.job == me.id and now - one.seen < _FORGOTTEN_AFTER), None)
+    known = tuple(one for one in board.waiters if abs(now - one.seen) < _FORGOTTEN_AFTER)  # also if the clock went back
+    others = tuple(one for one in known if one.job != me.id)
+    before = next((one for one in known if one.job == me.id), None)
     mine = before or Waiter(me.id, me.stamp, now, now)
     if _may_take(me.limit - len(holders), mine, others, listed=before is not None, now=now):
         held = Holder(me.id, now + int(me.ttl * _SECOND), me.token, me.job.kind, me.job.stamp)

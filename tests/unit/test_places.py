@@ -149,6 +149,19 @@ def test_who_waits_and_dies_keeps_no_place_empty(fleet: Fleet) -> None:
     assert fleet.enter("new", limit=1)
 
 
+@pytest.mark.parametrize("back", [30, 3600])
+def test_who_died_waiting_keeps_no_place_empty_though_the_clock_went_back(fleet: Fleet, back: float) -> None:
+    """Nor keeps others off the list; who lives is on it again when he asks, and served in turn."""
+    fleet.enter("a", limit=1)
+    for number in range(20):
+        fleet.enter(f"gone{number}", limit=1, stamp=BEGIN - 60 - number)
+    fleet.clock -= back
+    assert not fleet.enter("old", limit=1, stamp=BEGIN - 50)
+    fleet.leave("a")
+    assert not fleet.enter("new", limit=1)
+    assert fleet.enter("old", limit=1, stamp=BEGIN - 50)
+
+
 def test_a_board_survives_its_note() -> None:
     """Every field; and what nobody uses leaves nothing behind."""
     board = Board((Holder("ab", 5, "t", "declared", 7),), (Waiter("cd", 1, 2, 3),))
