@@ -126,7 +126,7 @@ class TestRealFleet:
         for name in ("hopeless", "broken"):
             stage.wait_event("buried", app.tasks[name].delay(label).id)
         assert seen(app).deaths.reasons["permanent"] >= 2
-        wait_until(lambda: seen(app).workers, 10, "the worker's sign")
+        wait_until(lambda: seen(app).ended_in("celery")[1] >= 2, 10, "the worker's sign of two failures")
         screen = run(app, "status")
         for words in ("1 worker:", "WORKER", "worker1", "QUEUE", "permanent", "kept"):
             assert words in screen

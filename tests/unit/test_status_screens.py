@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+from celery import Celery
 from rich.console import Console
 
 from celery_reliable.cli import status_screens
-from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState
+from celery_reliable.events import Events
+from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState, look
+from celery_reliable.flow import ages
 from celery_reliable.heartbeats import LifeSign, Process
+from celery_reliable.runtime import replaced_runtime
+from celery_reliable.stores.memory import MemoryStore
+from celery_reliable.stores.notes import Write
 
 SIGN = LifeSign(
     role="worker", node="shop@web-1", state="busy", owner="o", at=0.0, clock=0.0, process=Process("web-1", "", "", 1, ""),
@@ -59,3 +67,30 @@ def test_sign_of_an_older_version_tells_nothing_of_rates() -> None:
     older = SIGN.facts()
     del older["ended"]
     assert LifeSign.from_json(json.dumps(older)).ended == {}
+
+
+class Lengths:
+    """A broker that shows how many messages wait, and no message."""
+
+    def look(self, names: Sequence[str], *, now: float) -> list[QueueState]:
+        """Show two queues."""
+        return [QueueState("celery", 3), QueueState("mails", 0), QueueState("unknown", 1)]
+
+    def held(self) -> None:
+        """Tell nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+@pytest.mark.parametrize(("broker", "age"), [("amqp://", 60.0), ("memory://", None)])
+def test_age_of_a_queue_on_rabbitmq_is_what_workers_have_told(broker: str, age: float | None) -> None:
+    """Of a queue in which something waits, and of which they have told; what they say elsewhere is not asked for."""
+    app = Celery("shop", broker=broker, set_as_current=False)
+    app.conf.update(reliable_store_url="memory://")
+    store = MemoryStore(clock=lambda: 1000.0)
+    told = [Write(name=name, value=b"940000000", ttl=60.0) for name in ("celery", "mails")]
+    store.notes.write(ages.SHELF, told)
+    with replaced_runtime(app, store=store, events=Events()):
+        found = {one.name: one.oldest for one in look(app, sight=Lengths()).queues}
+    assert found == {"celery": age, "mails": None, "unknown": None}
