@@ -74,6 +74,22 @@ def test_final_failure_is_one_event_with_all_that_is_known() -> None:
     assert way == ["snoozed", "retried", "interrupted"]
 
 
+def test_a_thousand_saves_do_not_drive_out_what_happened_on_the_way() -> None:
+    """Sentry keeps a hundred breadcrumbs."""
+
+    def export(task: Any) -> None:
+        if not task.request.retries:
+            raise Transient("later")
+        for row in range(150):
+            task.checkpoint.save(row)
+        raise Permanent("never")
+
+    with listening() as sentry:
+        ran(export)
+    [event] = sentry.events
+    assert "retried" in {crumb["data"].get("event") for crumb in event["breadcrumbs"]["values"]}
+
+
 def test_failure_that_sentry_captures_itself_gets_the_letter_s_facts() -> None:
     """Its own wrapper of tasks has the exception; a second event would be one too many."""
     with listening(integrations=[CeleryIntegration()]) as sentry:

@@ -40,6 +40,8 @@ _DEATHS = ("buried", "reported_again")
 
 def report(event: str, fields: dict[str, Any]) -> None:
     """Take one event of celery_reliable; for the setting ``reliable_event_hooks``."""
+    if event == "saved":  # a thousand of one job would drive out what else was on its way
+        return
     if event not in _DEATHS:
         _leave_crumb(event, fields)
     elif _will_be_captured():
