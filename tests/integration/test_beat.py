@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import json
 import os
 import re
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from celery.schedules import schedule
 from click.testing import CliRunner
 
 from celery_reliable.beat.leadership import Leadership, leader_and_members
@@ -207,7 +210,7 @@ def test_a_worker_with_an_embedded_beat_fires(
 def test_rows_of_a_database_are_seen_by_the_leader_and_by_the_next(
     module_redis: RedisServer, store_redis: RedisServer, tmp_path: Path, beats: Beats
 ) -> None:
-    """Switched off and on while beats run; one that nobody can read does not stop the rest."""
+    """Added, changed, switched off and on while beats run; one that nobody can read does not stop the rest."""
     stage = staged(
         tmp_path,
         module_redis,
@@ -221,6 +224,7 @@ def test_rows_of_a_database_are_seen_by_the_leader_and_by_the_next(
     rows: list[dict[str, Any]] = [
         {"name": "one", "task": "add", "args": '[1, "one"]', "headers": policy},
         {"name": "two", "task": "elsewhere", "headers": policy},
+        {"name": "changed", "task": "add", "args": '[1, "old"]'},
         {"name": "broken", "task": "add", "broken": True},
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **stage.environment()}
@@ -229,13 +233,20 @@ def test_rows_of_a_database_are_seen_by_the_leader_and_by_the_next(
     leader, _ = wait_leader(stage, *started)
     wait_fired(stage, 2, entry="one")
     wait_fired(stage, 2, entry="two")
+    wait_sent(stage, "changed", "old", by=leader)
 
     _switch(tmp_path, "two", enabled=False)
+    _write(tmp_path, "UPDATE django_celery_beat_periodictask SET args = ? WHERE name = 'changed'", '[1, "new"]')
+    _add_like_one(tmp_path, "added")
     wait_until(lambda: _quiet(stage, "two", by="one"), 20.0, "the row switched off is silent")
+    wait_sent(stage, "changed", "new", by=leader)
+    wait_sent(stage, "added", "one", by=leader)
     leader.stop()
     (other,) = [beat for beat in started if beat is not leader]
     wait_leader(stage, other)
     wait_fired(stage, len(fired(stage, "one")) + 1, entry="one")
+    wait_sent(stage, "changed", "new", by=other)
+    wait_sent(stage, "added", "one", by=other)
     before = len(fired(stage, "two"))
     _switch(tmp_path, "two", enabled=True)
     wait_fired(stage, before + 2, entry="two")
@@ -244,15 +255,54 @@ def test_rows_of_a_database_are_seen_by_the_leader_and_by_the_next(
     assert distances(stage, "one") == {timedelta(seconds=1)}
     assert len({header["id"] for header in messages(stage)}) == len(messages(stage))
     assert max(distances(stage, "two")) > timedelta(seconds=1)  # what came due meanwhile is not caught up
+    assert arguments_of(stage, "changed") == [[1, "old"], [1, "new"]]
     assert {one["entry"] for one in stage.events("schedule_failed")} == {"broken"}
 
 
 def _switch(directory: Path, name: str, *, enabled: bool) -> None:
-    """Change a row as the admin does."""
+    _write(directory, "UPDATE django_celery_beat_periodictask SET enabled = ? WHERE name = ?", enabled, name)
+
+
+def _add_like_one(directory: Path, name: str) -> None:
+    """Add a row: a copy of another, under its own name."""
+    table, copy = "django_celery_beat_periodictask", "a_copy"
+    with sqlite3.connect(directory / "rows.sqlite3", timeout=20) as rows:
+        rows.execute(f"CREATE TEMP TABLE {copy} AS SELECT * FROM {table} WHERE name = 'one'")
+        rows.execute(f"UPDATE {copy} SET id = NULL, name = ?", (name,))
+        rows.execute(f"INSERT INTO {table} SELECT * FROM {copy}")
+    _write(directory, f"UPDATE {table} SET date_changed = date_changed WHERE name = ?", name)
+
+
+def _write(directory: Path, statement: str, *values: Any) -> None:
+    """Change rows as the admin does, and tell beat of it."""
     now = datetime.now(tz=None).astimezone().isoformat(sep=" ")  # made aware at once
     with sqlite3.connect(directory / "rows.sqlite3", timeout=20) as rows:
-        rows.execute("UPDATE django_celery_beat_periodictask SET enabled = ? WHERE name = ?", (enabled, name))
+        rows.execute(statement, values)
         rows.execute("UPDATE django_celery_beat_periodictasks SET last_update = ?", (now,))
+
+
+def wait_sent(stage: Stage, entry: str, key: str, *, by: Worker) -> None:
+    """Wait until a beat has fired an entry with an argument."""
+
+    def seen() -> bool:
+        ids = {one["task_id"] for one in fired(stage, entry) if one["pid"] == by.pid}
+        return any(arguments[-1] == key for task_id, arguments in sent_by(stage, entry) if task_id in ids)
+
+    wait_until(seen, 20.0, f"{entry} with {key!r} from {by.name}")
+
+
+def sent_by(stage: Stage, entry: str) -> list[tuple[str, list[Any]]]:
+    """Return ids and arguments of the messages of an entry, oldest first."""
+    return [
+        (one["id"], list(ast.literal_eval(one["argsrepr"])))
+        for one in messages(stage)
+        if one.get("reliable_entry") == entry
+    ]
+
+
+def arguments_of(stage: Stage, entry: str) -> list[list[Any]]:
+    """Return the different arguments of an entry, in the order in which they came."""
+    return [arguments for arguments, _ in itertools.groupby(found for _, found in sent_by(stage, entry))]
 
 
 def _quiet(stage: Stage, entry: str, *, by: str) -> bool:
@@ -265,7 +315,7 @@ def _quiet(stage: Stage, entry: str, *, by: str) -> bool:
 def test_redbeat_hands_over_without_its_own_lock(
     module_redis: RedisServer, store_redis: RedisServer, tmp_path: Path, beats: Beats
 ) -> None:
-    """Its lock would keep a new leader out for half an hour."""
+    """Its lock would keep a new leader out for half an hour; what is added and changed meanwhile, both beats see."""
     stage = staged(
         tmp_path,
         module_redis,
@@ -277,11 +327,27 @@ def test_redbeat_hands_over_without_its_own_lock(
     started = [beats.start(stage) for _ in range(2)]
     leader, _ = wait_leader(stage, *started)
     wait_fired(stage, 2, entry="one")
-    leader.kill()
+    with client(stage) as app:
+        _put_entry(app, "added", "old")
+        wait_sent(stage, "added", "old", by=leader)
+        _put_entry(app, "added", "new")
+        wait_sent(stage, "added", "new", by=leader)
+        leader.kill()
+        _put_entry(app, "late", "late")
     (other,) = [beat for beat in started if beat is not leader]
     wait_leader(stage, other)
     wait_fired(stage, len(fired(stage, "one")) + 2, entry="one")
     wait_fired(stage, 2, entry="two")
+    wait_sent(stage, "added", "new", by=other)
+    wait_sent(stage, "late", "late", by=other)
     assert other.stop() == 0
+    assert arguments_of(stage, "added") == [[1, "old"], [1, "new"]]
     assert distances(stage, "one") == {timedelta(seconds=1)}
     assert len({header["id"] for header in messages(stage)}) == len(messages(stage))
+
+
+def _put_entry(app: Celery, name: str, key: str) -> None:
+    """Add an entry, or change its arguments, as a project does at run time."""
+    from redbeat import RedBeatSchedulerEntry  # noqa: PLC0415  # reads the settings of the current app when it is imported
+
+    RedBeatSchedulerEntry(name, "add", schedule(1.0, app=app), args=[1, key], app=app).save()

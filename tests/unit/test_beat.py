@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from celery.beat import Scheduler
 from celery.schedules import maybe_schedule, schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_reliable import ReliableTask, keys
+from celery_reliable.beat import LeaderMixin
 from celery_reliable.beat.requests import Requests
 from celery_reliable.heartbeats import read_sign
 from celery_reliable.runtime import runtime_of
@@ -603,3 +605,73 @@ def test_a_closed_beat_ticks_no_more(fleet: Callable[..., Fleet]) -> None:
     beat.close()
     with pytest.raises(SystemExit):
         beat.tick()
+
+
+# --- a scheduler of one's own
+
+
+class Orders(Scheduler):  # type: ignore[misc]  # Celery has no types
+    """A project's scheduler, which reads its entries from somewhere else."""
+
+    source: ClassVar[dict[str, Any]] = {}
+
+    def setup_schedule(self) -> None:
+        """Read the entries."""
+        self.merge_inplace(self.source)
+
+    def tick(self, *args: Any, **kwargs: Any) -> Any:
+        """Read them again in every round."""
+        self.merge_inplace(self.source)
+        return super().tick(*args, **kwargs)
+
+
+class Mine(LeaderMixin, Orders):
+    """Written out, as the documentation has it."""
+
+
+class MinePlainly(LeaderMixin, Scheduler):
+    """Over Celery's own, with nothing of the project's."""
+
+    def setup_schedule(self) -> None:
+        """Read the entries once, as Celery's scheduler does."""
+        self.merge_inplace(Orders.source)
+
+
+@pytest.mark.parametrize("mine", [Mine, MinePlainly])
+def test_a_scheduler_of_ones_own_leads_stands_by_and_fires_once(
+    fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch, mine: type[Any]
+) -> None:
+    """With `LeaderMixin` in front of it: a killed leader's slots are the next one's, and a slot has one id."""
+    monkeypatch.setattr(Orders, "source", {"job": every(10.0, catch_up="all"), "plain": every(10.0, "plain")})
+    beats = fleet({}, scheduler=mine)
+    first, second = beats.start(), beats.start()
+    beats.run(11)
+    assert (beats.slots("job"), second.schedule) == ([10], {})
+    beats.dies_at("slot_fired")
+    beats.run(10)
+    assert first not in beats.beats
+    beats.run(30)
+    assert sorted(set(beats.slots("job"))) == [10, 20, 30, 40, 50]
+    assert len(beats.slots("plain")) == len(set(beats.slots("plain")))
+    assert len({sent["id"] for _, sent in beats.fired if sent["reliable_entry"] == "job"}) == 5
+    assert len(beats.named("leading")) == 2
+
+
+def test_entries_that_come_and_change_in_ones_own_scheduler_are_seen(
+    fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the beat that leads, and by the next one."""
+    monkeypatch.setattr(Orders, "source", {"job": every(10.0)})
+    beats = fleet({}, scheduler=Mine)
+    first, _ = beats.start(), beats.start()
+    beats.run(11)
+    Orders.source["job"] = every(5.0)
+    Orders.source["late"] = every(20.0)
+    beats.run(29)
+    first.close()
+    beats.beats.remove(first)
+    beats.run(12)
+    changed, added = beats.slots("job")[1:], beats.slots("late")
+    assert changed == [changed[0] + 5 * number for number in range(8)]
+    assert added == [added[0], added[0] + 20]
+    assert 15 < changed[0] <= 17, "seen a second after the change, and begun then"
