@@ -20,6 +20,7 @@ import pytest
 import redis
 from celery.schedules import schedule
 from click.testing import CliRunner
+from redbeat import RedBeatSchedulerEntry
 
 from celery_reliable.beat.leadership import Leadership, leader_and_members
 from celery_reliable.cli import reliable
@@ -348,6 +349,4 @@ def test_redbeat_hands_over_without_its_own_lock(
 
 def _put_entry(app: Celery, name: str, key: str) -> None:
     """Add an entry, or change its arguments, as a project does at run time."""
-    from redbeat import RedBeatSchedulerEntry  # noqa: PLC0415  # reads the settings of the current app when it is imported
-
     RedBeatSchedulerEntry(name, "add", schedule(1.0, app=app), args=[1, key], app=app).save()

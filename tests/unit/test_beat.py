@@ -629,7 +629,7 @@ class Mine(LeaderMixin, Orders):
     """Written out, as the documentation has it."""
 
 
-class MinePlainly(LeaderMixin, Scheduler):
+class MinePlainly(LeaderMixin, Scheduler):  # type: ignore[misc]  # Celery has no types
     """Over Celery's own, with nothing of the project's."""
 
     def setup_schedule(self) -> None:
