@@ -6,7 +6,7 @@ shows them.
 
 from __future__ import annotations
 
-from celery_reliable.checks.clocks import clock_findings
+from celery_reliable.checks.clocks import clock_findings, row_findings
 from celery_reliable.checks.configuration import configuration_findings
 from celery_reliable.checks.findings import Finding, Severity
 from celery_reliable.checks.grace import Budget, budget_of, fit
@@ -26,5 +26,6 @@ __all__ = [
     "fit",
     "read_manifest",
     "retention_findings",
+    "row_findings",
     "size_findings",
 ]

@@ -28,6 +28,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "no_key_talks_outside": "A task that calls another system has no declared key: two submissions are two effects.",
     # clocks
     "crontab_in_local_night": "An entry runs twice or not at all on the days on which clocks change.",
+    "rows_unread": "Nothing could be said of the rows of django-celery-beat.",
     "zone_differs": "This process and the app count time in different zones.",
     # supervisors
     "grace_too_short": "The supervisor kills a worker before it has left.",

@@ -26,6 +26,7 @@ from celery_reliable.checks import (
     fit,
     read_manifest,
     retention_findings,
+    row_findings,
     size_findings,
 )
 from celery_reliable.checks.catalogue import link
@@ -109,7 +110,7 @@ def _budget(app: Celery) -> Budget | None:
 def _of_servers(app: Celery) -> list[Finding]:
     from celery_reliable.checks.live import live_findings  # noqa: PLC0415  # only where servers are looked at
 
-    return live_findings(app)
+    return [*live_findings(app), *row_findings(now=datetime.now().astimezone())]
 
 
 def _of_grace(budget: Budget, grace: float | None) -> list[Finding]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.core import checks
 
-from celery_reliable.checks import Finding, clock_findings, configuration_findings
+from celery_reliable.checks import Finding, clock_findings, configuration_findings, row_findings
 from celery_reliable.checks.live import store_finding
 from celery_reliable.django.project import NO_APP
 from celery_reliable.errors import ConfigurationError, StoreError
@@ -24,9 +24,10 @@ TAG: Final = "celery_reliable"
 
 
 def register() -> None:
-    """Register both checks with Django; twice is once."""
+    """Register the checks with Django; twice is once."""
     checks.register(check_configuration, TAG)
     checks.register(check_store, TAG, deploy=True)
+    checks.register(check_rows, TAG, deploy=True)
 
 
 def check_configuration(**_: Any) -> list[Any]:
@@ -37,6 +38,11 @@ def check_configuration(**_: Any) -> list[Any]:
 def check_store(**_: Any) -> list[Any]:
     """Ask the store what is wrong with it: eviction, persistence, tables that are not there."""
     return [_message(finding) for finding in _of_store()]
+
+
+def check_rows(**_: Any) -> list[Any]:
+    """Look for rows of django-celery-beat that a change of the clock skips or repeats."""
+    return [_message(finding) for finding in row_findings(now=datetime.now().astimezone())]
 
 
 def _of_configuration() -> Iterator[Finding]:

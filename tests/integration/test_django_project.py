@@ -64,13 +64,47 @@ def test_findings_are_warnings_that_can_be_silenced(tmp_path: Path) -> None:
     night += "{'night': {'task': 'webshop.report', 'schedule': crontab(hour=2, minute=30)}}"
     said = settings_with(tmp_path, night).manage("check")
     assert "(celery_reliable.crontab_in_local_night)" in said
-    assert "(celery_reliable.store_no_tables)" not in said, "a check without --deploy has connected"
+    for code in ("store_no_tables", "rows_unread"):
+        assert f"(celery_reliable.{code})" not in said, "a check without --deploy has connected"
     silenced = "SILENCED_SYSTEM_CHECKS = ['celery_reliable.crontab_in_local_night', 'celery_reliable.zone_differs']"
     project = settings_with(tmp_path, f"{night}\n{silenced}")
     deploy = project.manage("check", "--deploy", "--tag", "celery_reliable")
     assert "crontab_in_local_night)" not in deploy
     assert "(celery_reliable.store_no_tables)" in deploy
+    assert "(celery_reliable.rows_unread)" in deploy
     assert "manage.py migrate celery_reliable" in deploy
+
+
+def test_rows_that_run_in_a_local_night_are_found_where_a_connection_is_allowed(tmp_path: Path) -> None:
+    """With --deploy, and with --live: enabled ones, in a zone that changes its clock, and a broken one hinders none."""
+    project = Project(tmp_path)
+    project.python(ROWS)
+    deploy = " ".join(project.manage("check", "--deploy", "--tag", "celery_reliable").split())
+    assert "django-celery-beat: 'night 0' at 2:30 in Europe/Berlin, 'night 1' at 2:30 in Europe/Berlin, " in deploy
+    assert "'night 2' at 2:30 in Europe/Berlin and 2 more: the clock" in deploy
+    assert deploy.count("(celery_reliable.crontab_in_local_night)") == 1
+    live = project.manage("reliable", "check", "--live", "--json")
+    assert live.count('"crontab_in_local_night"') == 1
+
+
+ROWS = """
+from django.core.management import call_command
+call_command("migrate", "django_celery_beat", verbosity=0)
+call_command("migrate", "celery_reliable", verbosity=0)
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
+def row(name, *, enabled=True, **schedule):
+    crontab = CrontabSchedule.objects.get_or_create(**schedule)[0]
+    PeriodicTask.objects.create(name=name, task="webshop.report", crontab=crontab, enabled=enabled)
+for number in range(5):
+    row(f"night {number}", hour="2", minute="30", timezone="Europe/Berlin")
+row("switched off", hour="1", minute="30", timezone="Europe/Berlin", enabled=False)
+row("in UTC", hour="2", minute="30", timezone="UTC")
+row("by day", hour="12", minute="30", timezone="Europe/Berlin")
+row("hourly", hour="*", minute="30", timezone="Europe/Berlin")
+row("broken", hour="2", minute="77", timezone="Europe/Berlin")
+second = IntervalSchedule.objects.create(every=1, period="seconds")
+PeriodicTask.objects.create(name="interval", task="webshop.report", interval=second)
+"""
 
 
 def test_a_site_that_loads_no_celery_app_says_so(tmp_path: Path) -> None:
