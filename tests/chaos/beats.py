@@ -21,6 +21,7 @@ from celery_reliable.testing.servers import command
 from tests.chaos.fleet import Fleet, Member, beat, worker
 from tests.chaos.ledger import Row
 from tests.chaos.network import JUDGE, Network
+from tests.chaos.report import index
 from tests.chaos.site import Site
 from tests.chaos.slots import Fault, Verdict, judge
 from tests.waiting import wait_until
@@ -132,16 +133,29 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="that the beats run (default 600)")
     parser.add_argument("--ttl", type=float, default=15.0, help="reliable_leader_ttl (default 15)")
     parser.add_argument("--out", default="chaos-report", help="folder for ledger, logs and report")
+    parser.add_argument(
+        "--publish", metavar="DIR", type=Path, help="folder that also gets the report, without violations"
+    )
     wanted = parser.parse_args()
     directory = Path(wanted.out).resolve() / "beats"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     verdict = perform(Run(seconds=wanted.seconds, ttl=wanted.ttl), directory)
-    page = verdict.as_markdown(title=f"Two beats for {wanted.seconds:g} s: a kill, a freeze, a restart of the store")
+    title = f"Two beats for {wanted.seconds:g} s, leader ttl {wanted.ttl:g} s: a kill, a freeze, a restart of the store"
+    page = verdict.as_markdown(title=title)
     (directory / "report.md").write_text(page)
-    (directory / "report.json").write_text(json.dumps(verdict.figures, indent=1))
+    (directory / "report.json").write_text(json.dumps(verdict.figures, indent=1) + "\n")
     sys.stdout.write(page)
+    if wanted.publish and not verdict.violations:
+        publish(directory, into=wanted.publish)
     return 1 if verdict.violations else 0
+
+
+def publish(directory: Path, *, into: Path) -> None:
+    """Copy the report to where the documentation shows it, and write the index anew."""
+    for kind in ("md", "json"):
+        shutil.copy(directory / f"report.{kind}", into / f"beats.{kind}")
+    (into / "index.md").write_text(index(into))
 
 
 if __name__ == "__main__":

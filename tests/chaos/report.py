@@ -29,6 +29,8 @@ that the tasks changed, and the store are judged: [](../explanation/promises.md)
 One cell by name: `python -m tests.chaos --cell redis-prefork-sql --tasks 5000 --faults 30 --seed 1`; all cells: `make chaos`.
 What each kind of fault does, and how each promise is judged: `tests/chaos/faults.py` and `tests/chaos/judge.py`.
 
+Every slot of a schedule, looked at through a kill, a freeze and a restart of the store: [](beats.md).
+
 ```{{toctree}}
 :hidden:
 
@@ -60,10 +62,10 @@ def publish(name: str, directory: Path, *, into: Path) -> None:
 
 
 def index(folder: Path) -> str:
-    """Return the page that lists all published runs, from their JSON."""
+    """Return the page that lists all published runs, with a row for each cell, from its JSON."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    rows = [_index_row(one) for one in found]
-    pages = [one["cell"] for one in found]
+    rows = [_index_row(one) for one in found if "cell" in one]
+    pages = sorted(path.stem for path in folder.glob("*.md") if path.stem != "index")
     return _INDEX.format(rows="\n".join(rows), pages="\n".join(pages))
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
+from tests.chaos.beats import publish
 from tests.chaos.ledger import Row
 from tests.chaos.slots import ENTRIES, Fault, judge
 
+ROOT = Path(__file__).parents[2]
 START, END = 1_780_315_200, 1_780_315_500
 KILL = Fault("kill", START + 100.5, START + 110.0)
 TTL = 15.0
@@ -80,3 +85,18 @@ def test_a_late_take_over_and_a_beat_that_ended_are_found() -> None:
         "taken over 16.0 s after the freeze",
         "1 beats ended",
     ]
+
+
+def test_a_published_report_stands_in_the_index(tmp_path: Path) -> None:
+    """Beside the cells, which alone have a row."""
+    out, into = tmp_path / "out", tmp_path / "into"
+    shutil.copytree(ROOT / "docs" / "chaos", into)
+    out.mkdir()
+    verdict = judge(tale(), [], ttl=TTL)
+    (out / "report.md").write_text(verdict.as_markdown(title="Two beats"))
+    (out / "report.json").write_text(json.dumps(verdict.figures))
+    publish(out, into=into)
+    page = (into / "index.md").read_text()
+    assert "\nbeats\n" in page
+    assert "| [redis-prefork-redis](redis-prefork-redis.md) |" in page
+    assert "| [beats]" not in page
