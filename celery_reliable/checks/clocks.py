@@ -83,7 +83,7 @@ def _of_process(app: Celery, *, now: datetime) -> Iterator[Finding]:
 # --- rows, which only a connection shows
 
 
-def row_findings(*, now: datetime) -> list[Finding]:
+def row_findings(app: Celery, *, now: datetime) -> list[Finding]:
     """Look at the enabled rows of django-celery-beat, where Django is set up and has them: connects to its database."""
     try:
         from django.apps import apps  # noqa: PLC0415  # only where there is one
@@ -95,17 +95,17 @@ def row_findings(*, now: datetime) -> list[Finding]:
     from django.db import Error  # noqa: PLC0415  # as above
 
     try:
-        return list(_of_rows(apps, year=now.year))
+        return list(_of_rows(app, apps, year=now.year))
     except (Error, ImproperlyConfigured) as exc:
         text = f"the rows of django-celery-beat cannot be read: {exc}. Correct DATABASES, or run manage.py migrate."
         return [Finding("rows_unread", "warning", text)]
 
 
-def _of_rows(apps: Any, *, year: int) -> Iterator[Finding]:  # Any: Django has no types
+def _of_rows(app: Celery, apps: Any, *, year: int) -> Iterator[Finding]:  # Any: Django has no types
     crontabs, tasks = (
         apps.get_model("django_celery_beat", name).objects for name in ("CrontabSchedule", "PeriodicTask")
     )
-    at_night = {one.pk: words for one in crontabs.all() if (words := _words_of_row(one, year=year))}
+    at_night = {one.pk: words for one in crontabs.all() if (words := _words_of_row(one, app, year=year))}
     rows = tasks.filter(enabled=True, crontab__in=at_night).order_by("name").values_list("name", "crontab")
     found = [f"{name!r} at {at_night[crontab]}" for name, crontab in rows]
     if not found:
@@ -122,12 +122,12 @@ def _of_rows(apps: Any, *, year: int) -> Iterator[Finding]:  # Any: Django has n
     )
 
 
-def _words_of_row(row: Any, *, year: int) -> str:  # Any: as above
+def _words_of_row(row: Any, app: Celery, *, year: int) -> str:  # Any: as above
     """Return when and where a row's crontab runs at night, "" when it does not, or when it is none."""
     try:
         given = row.schedule
     except (ParseException, ValueError):
         return ""  # beat says so of the row (`schedule_failed`)
-    zone = row.timezone
+    zone = _zone_of(given, app)  # the row's, unless DJANGO_CELERY_BEAT_TZ_AWARE is off
     times = _night_times(given, zone=zone, year=year)
     return f"{times} in {zone}" if times else ""

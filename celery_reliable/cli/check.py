@@ -110,7 +110,7 @@ def _budget(app: Celery) -> Budget | None:
 def _of_servers(app: Celery) -> list[Finding]:
     from celery_reliable.checks.live import live_findings  # noqa: PLC0415  # only where servers are looked at
 
-    return [*live_findings(app), *row_findings(now=datetime.now().astimezone())]
+    return [*live_findings(app), *row_findings(app, now=datetime.now().astimezone())]
 
 
 def _of_grace(budget: Budget, grace: float | None) -> list[Finding]:

@@ -42,7 +42,9 @@ def check_store(**_: Any) -> list[Any]:
 
 def check_rows(**_: Any) -> list[Any]:
     """Look for rows of django-celery-beat that a change of the clock skips or repeats."""
-    return [_message(finding) for finding in row_findings(now=datetime.now().astimezone())]
+    app = loaded_app()
+    found = [] if app is None else row_findings(app, now=datetime.now().astimezone())
+    return [_message(finding) for finding in found]
 
 
 def _of_configuration() -> Iterator[Finding]:
