@@ -670,7 +670,8 @@ def _publish(
     except Otherwise:
         raise
     except BaseException as exc:  # whatever stops a publish: the caller is told no, so the job must not run
-        if withdraw:
+        unsent = question is not None and question.answer is None
+        if withdraw and (unsent or isinstance(exc, Exception)):  # Ctrl-C in the middle of sending: it may have gone
             _take_back(call, identity, cause=exc, question=question, runtime=runtime)
         raise
     if identity.job.kind == "declared" and not runtime.ledger:

@@ -303,12 +303,13 @@ def test_an_interruption_is_raised_as_it_is_though_the_submission_cannot_be_take
 class _Refusing:
     """A producer whose broker takes nothing."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, error: BaseException | None = None) -> None:
+        self.error = error or OSError("refused")
         self.connection = self.__connection__ = app.connection_for_write()
         self.serializer = "json"
 
     def publish(self, *_: Any, **__: Any) -> None:
-        raise OSError("refused")
+        raise self.error
 
 
 def test_a_connection_of_the_caller_s_is_used_after_the_answer(app: Celery, store: LateStore, task: Any) -> None:
@@ -317,6 +318,14 @@ def test_a_connection_of_the_caller_s_is_used_after_the_answer(app: Celery, stor
         task.apply_async((1,), connection=connection)
     assert "begun" not in store.steps
     assert waiting(app) == 1
+
+
+def test_who_is_interrupted_while_the_message_is_sent_may_have_submitted_it(store: LateStore, task: Any) -> None:
+    """It may have gone, as when the process is killed there."""
+    with pytest.raises(KeyboardInterrupt):
+        task.apply_async((1,), producer=_Refusing(task.app, KeyboardInterrupt()))
+    assert store.steps[-1] == "told"
+    assert store.inspect(JOB)["state"] == "waiting"
 
 
 class TestBlobs:
