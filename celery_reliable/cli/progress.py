@@ -89,6 +89,8 @@ class Outcome:
             return
         console = screens.console_for(self._ctx)
         screens.show_report(console, report, refused=self._refused, dry_run=self._dry_run)
+        if self._breakers and report.refused:
+            console.print()
         for name, (state, count) in self._breakers.items():
             console.print(screens.breaker_line(name, dependencies.WORDS[state], letters=count), soft_wrap=True)
         if run is not None and run.state == "stopped":
