@@ -442,7 +442,8 @@ def test_a_ledger_is_followed_from_where_reading_ended(tmp_path: Any) -> None:
 def test_the_published_runs_are_listed_and_kept_every_promise() -> None:
     """The index is written from the data beside it."""
     folder = DOCS / "chaos"
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    cells = [path for path in folder.glob("*.json") if path.name != "beats.json"]  # which has a judge of its own
+    found = [json.loads(path.read_text()) for path in cells]
     assert found
     assert [one["violations"] for one in found] == [[]] * len(found)
     assert (folder / "index.md").read_text() == report.index(folder)
