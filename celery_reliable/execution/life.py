@@ -127,12 +127,15 @@ class Execution:
 
     def _enter(self, run: Run) -> None:
         """Ask whether the job may run beside others of its kind, where its task says that it may not always."""
-        if self.delivery.overlap == "allow":
+        delivery = self.delivery
+        if delivery.overlap == "allow":
             return
+        delivery.run = run
         try:
-            overlapping.enter(self.delivery, run)
-        except ConfigurationError as exc:
+            me = overlapping.claimant(delivery)
+        except Exception as exc:  # noqa: BLE001  # arguments that do not fit, or whatever a project's callable raises
             self._judge(exc)
+        overlapping.enter(delivery, me)
 
     def _run(self, run: Run) -> Any:
         if quarantine.is_wanted(self.delivery, run):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from celery.exceptions import Ignore
 
 from celery_reliable import internals
-from celery_reliable.errors import ConfigurationError, StoreError
+from celery_reliable.errors import StoreError
 from celery_reliable.lifetimes import marker_ttl
 from celery_reliable.overlap import KEY_HEADER, POLL, Claimant, Policy, Skip, Wait
 from celery_reliable.slots import skips
@@ -17,17 +17,15 @@ from celery_reliable.worker import stops
 
 if TYPE_CHECKING:
     from celery_reliable.execution.delivery import Delivery
-    from celery_reliable.stores.base import Run
 
 REPLACED = "a newer one replaces it"
 
 
-def enter(delivery: Delivery, run: Run) -> None:
-    """Return when the job may run; otherwise let its message wait, or skip it. Raises `ConfigurationError`: no key."""
-    delivery.run = run
-    me = claimant(delivery)
+def enter(delivery: Delivery, me: Claimant | None) -> None:
+    """Return when the job may run; otherwise let its message wait, or skip it."""
     if me is None:
         return
+    run = delivery.run
     has_run = run.attempt > 1 or run.delivery > 1 or run.snoozes > 0 or run.checks > 0
     policy = cast("Policy", delivery.overlap)
     step = delivery.insist("overlap", lambda: delivery.runtime.rights.enter(me, policy=policy, has_run=has_run))
@@ -39,7 +37,10 @@ def enter(delivery: Delivery, run: Run) -> None:
 
 
 def claimant(delivery: Delivery) -> Claimant | None:
-    """Return this job as it is known under its overlap key; None when jobs of this task may overlap."""
+    """Return this job as it is known under its overlap key; None when jobs of this task may overlap.
+
+    Raises whatever an upgrade or a project's callable raises, and TypeError for arguments that do not fit.
+    """
     if delivery.overlap == "allow":
         return None
     # of the arguments in the message, as the worker's parent sees them; a replaced submission has others
@@ -67,12 +68,14 @@ def rest(delivery: Delivery, *, seconds: float, has_run: bool) -> None:
 def _try(delivery: Delivery, action: Callable[[Claimant], None]) -> None:
     try:
         me = claimant(delivery)
-        if me is not None:
-            action(me)
+    except Exception:  # noqa: BLE001  # as for `claimant`
+        return  # there is no key, so there was no right
+    if me is None:
+        return
+    try:
+        action(me)
     except StoreError:
         delivery.emit("store_unavailable", verb="overlap", wait=0.0)
-    except (ConfigurationError, TypeError):
-        return  # there is no key, so there was no right
 
 
 # --- skip

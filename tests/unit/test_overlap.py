@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_reliable import ConfigurationError
+from celery_reliable import ConfigurationError, ReliableTask
 from celery_reliable.overlap import Board, Claimant, Go, OutspokenLives, Policy, Right, Rights, Skip, Step, Wait
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
 from celery_reliable.stores.notes import MemoryNotes, Note
+from celery_reliable.testing import in_memory
 from celery_reliable.worker import stops
 from tests.unit.test_task import job_task, make_app, waiting
 
@@ -412,6 +413,39 @@ class TestSubmission:
         job_task(app, overlap_key="import:{nosuch}")
         with pytest.raises(ConfigurationError, match=r"overlap_key='import:\{nosuch\}'.*no argument named nosuch"):
             app.finalize()
+
+
+def _of_one_shop(x: str) -> str:
+    return {"known": "import:known"}[x]
+
+
+@pytest.mark.parametrize(
+    ("rule", "args", "error", "reason"),
+    [
+        (_of_one_shop, ("new",), KeyError, "permanent"),
+        ("{x}", ("",), ConfigurationError, "permanent"),
+        ("import:{x}", (), TypeError, "invalid"),
+    ],
+    ids=["a callable that raises", "an empty key", "arguments that do not fit"],
+)
+def test_a_call_whose_overlap_key_cannot_be_made_is_a_letter(
+    rule: Any, args: tuple[str, ...], error: type[Exception], reason: str
+) -> None:
+    """It was sent by a process without task code; it does not run, and its parent goes on."""
+    app = make_app()
+    runs: list[str] = []
+
+    def imported(x: str) -> None:
+        runs.append(x)
+
+    app.task(base=ReliableTask, name="import", shared=False, overlap="forbid", overlap_key=rule)(imported)
+    told: list[Any] = []
+    with in_memory(app, hooks=(lambda name, fields: told.append((name, fields.get("reason"))),)) as bench:
+        app.send_task("import", args, task_id="sent")
+        bench.drain_all()
+
+    assert (runs, [type(one) for one in bench.failures]) == ([], [error])
+    assert [one for one in told if one[0] == "buried"] == [("buried", reason)]
 
 
 def waiting_in(app: Any) -> int:
