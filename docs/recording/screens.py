@@ -8,12 +8,15 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
@@ -25,6 +28,7 @@ from docs.recording.fleet import ROOT, Fleet, custom, running, submit, wait_unti
 FOLDER: Final = ROOT / "docs" / "_static" / "screens"
 _WIDTH: Final = 108
 _ORDERS: Final = 90
+_DEAD: Final = 7  # an order whose payment failed
 _LETTERS: Final = 12  # of those orders, at least
 
 _SVG: Final = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -61,20 +65,43 @@ def main() -> None:
         _record(fleet, "dlq-stats", "dlq", "stats")
         _record(fleet, "dlq-groups", "dlq", "groups")
         _record(fleet, "dlq-dry-run", "dlq", "replay", "--group", group["group"], "--dry-run")
+        fleet.app.tasks["shop.charge"].delay(_DEAD, 12.5)  # its customer orders again: that letter is out of date
+        _run(fleet, "breaker", "open", "payments")
+        _record(fleet, "dlq-dry-run-of-many", "dlq", "replay", "--all", "--dry-run")
+        _run(fleet, "breaker", "close", "payments")
         _record(fleet, "dlq-replay", "dlq", "replay", "--group", group["group"], "--canary", "3")
         _record(fleet, "dlq-runs", "dlq", "runs")
         _record(fleet, "explain", "explain", letter["task_id"])
         _record(fleet, "beat", "beat")
         _record(fleet, "beat-why", "beat", "why", "nightly")
+        wait_until(lambda: "overlap: " in _run(fleet, "beat", "why", "digest").lower())
+        _record(fleet, "beat-why-skipped", "beat", "why", "digest")
         _run(fleet, "breaker", "open", "payments")
         _record(fleet, "breaker-list", "breaker", "list")
+        _run(fleet, "kill-switch", "stop", "reports", "--for", "15m")
+        _record(fleet, "kill-switch-list", "kill-switch", "list")
+        _run(fleet, "kill-switch", "start", "reports")
         _record_compat(fleet)
         _record(fleet, "check-live", "check", "--live")
         with custom(fleet, orders=_ORDERS, a_second=60):
             wait_until(lambda: _json(fleet, "status")["running"])  # a fleet that works
             _record(fleet, "status", "status")
+            with _frozen(fleet, "shop@web-2"):
+                _record(fleet, "status-sick", "status")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin"}
     _keep("check", "celery -A shop reliable check", _seen(environment, "docs.recording.plain", "check"))
+
+
+@contextmanager
+def _frozen(fleet: Fleet, node: str) -> Iterator[None]:
+    """Let a worker stand still during a block, from when the fleet takes it for silent."""
+    [pid] = [one["process"]["pid"] for one in _json(fleet, "status")["workers"] if one["node"] == node]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "silent" in {one["state"] for one in _json(fleet, "status")["workers"]})
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def _record_compat(fleet: Fleet) -> None:

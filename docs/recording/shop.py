@@ -21,17 +21,20 @@ app.conf.update(
     reliable_heartbeat_interval=1,
     reliable_leader_ttl=3,
     reliable_release="2.3.1",
+    reliable_breakers={"payments": {"failures": 1000}},  # opened by hand, to be shown
+    reliable_kill_switches={"mails": {}, "reports": {}},
     reliable_metrics_port=int(os.environ.get("SHOP_METRICS", "0")),
     task_routes={"shop.report": {"queue": "reports"}, "shop.mail": {"queue": "mails"}},
     beat_schedule={
         "collect": {"task": "shop.collect", "schedule": 60.0},
+        "digest": {"task": "shop.digest", "schedule": 3.0},
         "invoices": {"task": "shop.mail", "schedule": crontab(minute=0), "args": ("all", "invoice")},
         "nightly": {"task": "shop.report", "schedule": crontab(hour=4, minute=30), "args": (0,)},
     },
 )
 
 
-@app.task(base=ReliableTask, name="shop.charge", idempotency_key="charge:{order}", max_retries=2)
+@app.task(base=ReliableTask, name="shop.charge", idempotency_key="charge:{order}", max_retries=2, breaker="payments")
 def charge(order: int, amount: float) -> str:
     """Charge an order once."""
     time.sleep(random.uniform(0.02, 0.12))  # the payment
@@ -64,3 +67,9 @@ def report(day: int) -> int:
 def collect() -> int:
     """Look for what is new."""
     return 0
+
+
+@app.task(base=ReliableTask, name="shop.digest", overlap="forbid")
+def digest() -> None:
+    """Write to all who wait, for longer than until the next slot."""
+    time.sleep(20)
