@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from celery_reliable.testing.servers import (
     ExternalServer,
     ServerUnavailable,
+    ports,
     start_mariadb,
     start_postgres,
     start_rabbitmq,
@@ -224,3 +226,11 @@ def test_each_real_server_that_is_nowhere_names_the_lines_that_install_it(
     text = str(caught.value)
     assert f"{setting} is not set" in text
     assert all(line in text for line in (*lines, "dnf install", "brew install"))
+
+
+def test_a_port_that_another_process_has_found_is_not_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server may not have bound it yet: PostgreSQL first makes its files."""
+    first = ports.free_port()
+    drawn = iter([first, first, *range(ports.FIRST, ports.LAST)])
+    monkeypatch.setattr(random.SystemRandom, "randint", lambda *_: next(drawn))
+    assert ports.free_port() != first

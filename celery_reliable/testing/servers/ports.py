@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from collections import deque
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 
@@ -12,14 +17,20 @@ LOOPBACK = "127.0.0.1"
 # not taken by somebody's outgoing connection before the server binds it.
 FIRST, LAST = 15_000, 22_700
 ATTEMPTS = 1000
+# A server binds its port some time after it was found; until then no other process of ours may find it, too.
+_LATEST = 32
+_reserved: deque[int] = deque()  # open files, each with a lock
 
 
 def free_port(*, offsets: tuple[int, ...] = (0,)) -> int:
-    """Return a port p such that p + offset is free on loopback for every offset."""
+    """Return a port p such that p + offset is free on loopback for every offset.
+
+    Other processes of this user get other ones, until this process has ended or asked for many more.
+    """
     source = random.SystemRandom()
     for _ in range(ATTEMPTS):
         port = source.randint(FIRST, LAST)
-        if all(_is_free(port + offset) for offset in offsets):
+        if all(_is_free(port + offset) for offset in offsets) and _reserve(port):
             return port
     message = f"no free port between {FIRST} and {LAST} on {LOOPBACK} in {ATTEMPTS} attempts"
     raise OSError(message)
@@ -32,3 +43,18 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _reserve(port: int) -> bool:
+    folder = Path(tempfile.gettempdir()) / f"celery-reliable-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = os.open(folder / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(found)
+        return False
+    _reserved.append(found)
+    if len(_reserved) > _LATEST:
+        os.close(_reserved.popleft())
+    return True
