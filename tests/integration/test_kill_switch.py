@@ -71,6 +71,15 @@ class Scene:
         """The lanes of the queue with the kill switch."""
         return lane_names(self.queue, FairQueue(lanes=LANES))
 
+    def wait_unconsumed(self) -> None:
+        """Return once the worker has left the queue: it says so some milliseconds before it cancels each lane."""
+
+        def consumed() -> set[str]:
+            found = self.app.control.inspect(timeout=DEADLINE, limit=1).active_queues() or {}
+            return {one["name"] for queues in found.values() for one in queues}
+
+        wait_until(lambda: not consumed() & {self.queue, *self.lanes}, DEADLINE, "no consumer of the queue")
+
     def waiting(self, *names: str) -> int:
         """Count what waits in the broker, in the queue if no other is named."""
         sight = sight_of(self.app)
@@ -175,6 +184,7 @@ def test_a_queue_whose_runs_fail_is_stopped_and_tried_again(scene: Scene, label:
         scene.send("owned", label, f"tenant{number}", "until well")
     (told,) = scene.stage.wait_event_of("queue_stopped", queue=scene.queue, by="failures")
     assert (told["failed"], told["runs"]) >= (4, 4)
+    scene.wait_unconsumed()
     ran = len(scene.stage.entries(label))
     late = [scene.send("owned", label, f"tenant{number}") for number in range(4)]
     scene.wait_waiting(4, *scene.lanes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -91,8 +92,13 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("function", WRONG.values(), ids=WRONG.keys())
-def test_a_function_that_fails_shows_nothing(function: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_fails_shows_nothing(
+    function: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rather than all; nor does the log tell what it was to hide."""
+    caplog.set_level(logging.WARNING, logger="celery_reliable")
+    for name, value in {"disabled": False, "propagate": True}.items():  # whatever a test before has configured
+        monkeypatch.setattr(logging.getLogger("celery_reliable"), name, value)
     shown = seen(letter_of(), function)
 
     assert shown.call() == '("(hidden)")'

@@ -7,7 +7,6 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from collections import deque
 from pathlib import Path
 
@@ -46,12 +45,17 @@ def _is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    folder = Path(tempfile.gettempdir()) / f"celery-reliable-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = os.open(folder / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    """Lock a file of this port beside the servers' cache; where there can be none, ports are found without."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    folder = Path(base) / "celery-reliable" / "ports"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = os.open(folder / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, RuntimeError):  # no home, or not ours to write in
+        return True
     try:
         fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         os.close(found)
         return False
     _reserved.append(found)
