@@ -8,7 +8,8 @@ import os
 import random
 import socket
 from collections import deque
-from pathlib import Path
+
+from celery_reliable.testing.servers.binaries import Lookup
 
 LOOPBACK = "127.0.0.1"
 
@@ -45,10 +46,9 @@ def _is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Lock a file of this port beside the servers' cache; where there can be none, ports are found without."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folder = Path(base) / "celery-reliable" / "ports"
+    """Lock a file of this port in the servers' cache; where there can be none, ports are found without."""
     try:
+        folder = Lookup.from_environment().cache / "ports"
         folder.mkdir(parents=True, exist_ok=True)
         found = os.open(folder / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except (OSError, RuntimeError):  # no home, or not ours to write in
