@@ -97,28 +97,26 @@ class ShortTransactions:
                 talk = self._idle.popleft()
             except IndexError:
                 return
-            try:
-                if talk.owed and not self._is_silent(talk):
-                    _read(talk)
-            except (OSError, ReplyError):
-                talk.line.close()
-                self._again(talk.owed)
-            except BaseException:
-                talk.line.close()  # as in `send`
-                raise
+            self._settle(talk)
+
+    def _settle(self, talk: _Talk) -> None:
+        if talk.owed and not talk.line.has_replies():
+            talk.looks += 1
+            if talk.looks > _MOST_LOOKS:
+                talk.line.close()  # given up: the message may be another worker's by now
             else:
                 self._keep(talk)
-
-    def _is_silent(self, talk: _Talk) -> bool:
-        """Tell whether no answer has come; what is owed for long is given up: the message may be another worker's by now."""
-        if talk.line.has_replies():
-            return False
-        talk.looks += 1
-        if talk.looks > _MOST_LOOKS:
-            talk.owed.clear()
+            return
+        try:
+            _read(talk)
+        except (OSError, ReplyError):
             talk.line.close()
-            raise ConnectionResetError("Redis does not answer")
-        return True
+            self._again(talk.owed)
+        except BaseException:
+            talk.line.close()  # as in `send`
+            raise
+        else:
+            self._keep(talk)
 
     def close(self) -> None:
         """Close every idle connection; answers that are owed stay unread. What is sent after this is answered at once."""
@@ -128,8 +126,7 @@ class ShortTransactions:
 
     def _again(self, owed: Sequence[Commands]) -> Any:
         """Send by redis-py, which connects anew and raises its own errors; return the answers to the last one."""
-        answers = [self._ordinary(commands) for commands in owed]
-        return answers[-1] if answers else None
+        return [self._ordinary(commands) for commands in owed][-1]
 
     def _keep(self, talk: _Talk) -> None:
         if not self._closed and (talk.owed or len(self._idle) < _MOST_IDLE):
