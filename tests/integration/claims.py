@@ -9,10 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from celery_reliable.errors import StoreUnavailable
-from celery_reliable.stores.base import Busy, ClaimAnswer, Job, Run
+from celery_reliable.stores.base import Busy, ClaimAnswer, Job, Run, Settled
 from celery_reliable.stores.sql import SqlStore, open_sql_store
-from tests.store_contract import LONG, kinds, together
+from tests.store_contract import LONG, expect, kinds, together
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -128,3 +130,17 @@ def _insist(store: SqlStore, job: Job, *, token: str) -> ClaimAnswer:
         except StoreUnavailable:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def expect_a_restart_to_be_outlived(store: SqlStore, server: Server) -> None:
+    """Expect `StoreUnavailable` while the server is away; the next call works, and the lease is still held."""
+    job = declared()
+    submit(store, job)
+    run = expect(Run, claim(store, job))
+    server.stop()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="reliable_store_url"):
+            claim(store, job)
+    server.start()
+    assert isinstance(claim(store, job, token="another"), Busy)
+    assert complete(store, job, run) == Settled()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.integration.receiver import Receiver
 
 
 class Sentry:
@@ -15,15 +14,12 @@ class Sentry:
     def __init__(self) -> None:
         """Listen on a free port; `close` ends it."""
         self._items: list[tuple[str, dict[str, Any]]] = []
-        self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        self._receiver = Receiver(self._keep, answer=b"{}")
 
     @property
     def dsn(self) -> str:
         """Where sentry-sdk sends to."""
-        return f"http://key@127.0.0.1:{self._server.server_port}/1"
+        return f"http://key@{self._receiver.address}/1"
 
     def events(self, task_id: str) -> list[dict[str, Any]]:
         """Return the events about a task; one id counts once, as it does in Sentry."""
@@ -39,39 +35,20 @@ class Sentry:
 
     def check_ins(self, slug: str) -> list[dict[str, Any]]:
         """Return what a monitor was told, in order."""
-        with self._lock:
+        with self._receiver.lock:
             return [one for kind, one in self._items if kind == "check_in" and one["monitor_slug"] == slug]
 
     def _about(self, task_id: str, *, kind: str) -> list[dict[str, Any]]:
-        with self._lock:
+        with self._receiver.lock:
             return [event for found, event in self._items if found == kind and task_id in json.dumps(event)]
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        keep = self._keep
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                keep(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        return Handler
+        self._receiver.close()
 
     def _keep(self, envelope: bytes) -> None:
         lines = envelope.split(b"\n")[1:]
         for header, payload in zip(lines[::2], lines[1::2], strict=False):
             kind = json.loads(header).get("type")
             if kind in ("event", "transaction", "check_in"):
-                with self._lock:
-                    self._items.append((kind, json.loads(payload)))
+                self._items.append((kind, json.loads(payload)))

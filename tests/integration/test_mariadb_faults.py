@@ -20,6 +20,7 @@ from tests.integration.claims import (
     claim,
     complete,
     declared,
+    expect_a_restart_to_be_outlived,
     expect_at_most_one_run_a_key_through_a_crash,
     expect_one_run_a_key,
     expect_sound_counts_after_crossing,
@@ -182,17 +183,8 @@ def test_no_lock_is_held_while_a_task_runs(store: SqlStore, someone: Connection,
 
 
 def test_a_server_that_restarts_is_found_again(store: SqlStore, server: servers.Server) -> None:
-    """`StoreUnavailable` while it is away; the next call works, and the lease is still held."""
-    job = declared()
-    submit(store, job)
-    run = expect(Run, claim(store, job))
-    server.stop()
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="reliable_store_url"):
-            claim(store, job)
-    server.start()
-    assert isinstance(claim(store, job, token="another"), Busy)
-    assert complete(store, job, run) == Settled()
+    """By the next call."""
+    expect_a_restart_to_be_outlived(store, server)
 
 
 def test_a_connection_that_the_server_ended_is_replaced_without_a_word(store: SqlStore, someone: Connection) -> None:
