@@ -39,10 +39,10 @@ def make_app(site: Site) -> Celery:
     app.config_from_object("celery_reliable.presets")
     app.conf.update({**CONF, "reliable_store_url": site.store, "reliable_event_hooks": (_hook(site),), **site.conf})
     app.site = site
-    app.task(base=ReliableTask, bind=True, name="own")(own)
-    app.task(base=ReliableTask, bind=True, name="declared", idempotency_key="{label}")(declared)
-    app.task(base=ReliableTask, bind=True, name="follow")(follow)
-    app.task(base=ReliableTask, bind=True, name="slot")(slot)
+    app.task(shared=False, base=ReliableTask, bind=True, name="own")(own)
+    app.task(shared=False, base=ReliableTask, bind=True, name="declared", idempotency_key="{label}")(declared)
+    app.task(shared=False, base=ReliableTask, bind=True, name="follow")(follow)
+    app.task(shared=False, base=ReliableTask, bind=True, name="slot")(slot)
     app.conf.beat_schedule = {name: _entry(name, seconds) for name, seconds in ENTRIES.items()}
     (_second_version if site.version == 2 else _first_version)(app)
     return app
@@ -53,14 +53,14 @@ def _entry(name: str, seconds: float) -> dict[str, Any]:
 
 
 def _first_version(app: Celery) -> None:
-    app.task(base=ReliableTask, bind=True, name="changed")(changed_first)
+    app.task(shared=False, base=ReliableTask, bind=True, name="changed")(changed_first)
 
 
 def _second_version(app: Celery) -> None:
     """Deploy a payload of a new form, and a task that the first version does not know."""
-    changed = app.task(base=ReliableTask, bind=True, name="changed", payload_version=2)(changed_second)
+    changed = app.task(shared=False, base=ReliableTask, bind=True, name="changed", payload_version=2)(changed_second)
     changed.upgrade(from_version=1, positional=("label", "work"))(_upgrade)
-    app.task(base=ReliableTask, bind=True, name="fresh")(own)
+    app.task(shared=False, base=ReliableTask, bind=True, name="fresh")(own)
 
 
 def _upgrade(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -68,8 +68,10 @@ def make_app(shop: Shop) -> Celery:
         worker_redirect_stdouts=False,
     )
     app.shop = shop
-    app.task(base=ReliableTask, bind=True, name="charge", idempotency_key="charge:{number}")(charge)
-    app.task(base=ReliableTask, bind=True, name="charge_bare", idempotency_key="bare:{number}")(charge_bare)
+    app.task(shared=False, base=ReliableTask, bind=True, name="charge", idempotency_key="charge:{number}")(charge)
+    app.task(shared=False, base=ReliableTask, bind=True, name="charge_bare", idempotency_key="bare:{number}")(
+        charge_bare
+    )
     return app
 
 

@@ -23,8 +23,8 @@ def make_app(site: Site) -> Celery:
     app.conf.beat_schedule = {name: _as_celery(name, entry) for name, entry in ENTRIES.items()}
     app.conf.task_ignore_result = True
     app.site = site
-    app.task(base=ReliableTask, bind=True, name="reliable")(run)
-    app.task(bind=True, name="plain")(run)
+    app.task(shared=False, base=ReliableTask, bind=True, name="reliable")(run)
+    app.task(shared=False, bind=True, name="plain")(run)
     return app
 
 

@@ -53,7 +53,7 @@ app.config_from_object("celery_reliable.presets")
 HERE = Path(__file__).parent
 
 
-@app.task(base=ReliableTask, name="shop.charge", idempotency_key="charge:{order}")
+@app.task(shared=False, base=ReliableTask, name="shop.charge", idempotency_key="charge:{order}")
 def charge(order, currency="EUR"):
     if not (HERE / "fixed").exists():
         raise ValueError(f"card of order {order} was declined: \\x1b[31mdo not honour\\x1b[0m")
@@ -63,7 +63,7 @@ def charge(order, currency="EUR"):
 
 if not (HERE / "without-mail").exists():
 
-    @app.task(base=ReliableTask, name="shop.mail", queue="mails")
+    @app.task(shared=False, base=ReliableTask, name="shop.mail", queue="mails")
     def mail(to, text="Grüße"):
         raise ValueError(f"no mailbox {to}")
 '''

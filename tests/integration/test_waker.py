@@ -29,7 +29,7 @@ from celery import Celery
 app = Celery("green", broker=os.environ["URL"], backend=os.environ["URL"])
 app.config_from_object("celery_reliable.presets")
 
-@app.task(name="green.nothing")
+@app.task(shared=False, name="green.nothing")
 def nothing():
     pass
 """

@@ -295,7 +295,7 @@ def test_the_preset_and_a_broker_are_all_that_a_key_needs(workers: Workers, tmp_
         from celery_reliable import ReliableTask
         app.config_from_object("celery_reliable.presets")
 
-        @app.task(base=ReliableTask, name="charge", idempotency_key="charge:{order}")
+        @app.task(shared=False, base=ReliableTask, name="charge", idempotency_key="charge:{order}")
         def charge(order):
             with open(os.environ["REPORT"] + ".charges", "a") as file:
                 file.write(f"{order}\\n")
@@ -306,7 +306,9 @@ def test_the_preset_and_a_broker_are_all_that_a_key_needs(workers: Workers, tmp_
     charges = tmp_path / "report.json.charges"
     with Celery("project", broker=redis_url, set_as_current=False) as app:
         app.config_from_object(PRESET)
-        charge: Any = app.task(base=ReliableTask, name="charge", idempotency_key="charge:{order}")(body_here)
+        charge: Any = app.task(shared=False, base=ReliableTask, name="charge", idempotency_key="charge:{order}")(
+            body_here
+        )
         ids = [charge.delay(7).id for _ in range(2)]
         report(workers, tmp_path, url=redis_url, body=body)
         wait_until(charges.exists, 20, "the first charge")
@@ -349,7 +351,7 @@ def test_a_bound_task_alone_wires_a_worker(workers: Workers, tmp_path: Path, red
         from celery_reliable import ReliableTask
         app.conf.reliable_lease_ttl = 77
 
-        @app.task(base=ReliableTask)
+        @app.task(shared=False, base=ReliableTask)
         def charge(): ...
     """
     told = report(workers, tmp_path, url=redis_url, body=body)

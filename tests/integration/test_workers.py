@@ -20,7 +20,7 @@ APP = """
 import os
 from celery import Celery
 app = Celery("plain", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
-@app.task(name="whoami")
+@app.task(shared=False, name="whoami")
 def whoami():
     return os.getpid()
 """

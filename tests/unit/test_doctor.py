@@ -67,7 +67,7 @@ app.conf.update(accept_content=["json", "pickle"], timezone="Europe/Berlin")
 app.conf.beat_schedule = {{"nightly": {{"task": "shop.report", "schedule": crontab(hour=2, minute=30)}}}}
 
 
-@app.task(name="shop.charge", bind=True, max_retries=None)
+@app.task(shared=False, name="shop.charge", bind=True, max_retries=None)
 def charge(self, order):
     try:
         requests.post("https://payments.example/charge", json=order, timeout=5)
@@ -75,7 +75,7 @@ def charge(self, order):
         raise self.retry(exc=exc)
 
 
-@app.task(name="shop.report")
+@app.task(shared=False, name="shop.report")
 def report():
     return 1
 """
