@@ -14,11 +14,13 @@ from celery_reliable import Permanent
 from celery_reliable.testing.processes import send
 from tests.integration.apps.jobs import LEASE, QUICK, RESTORING, client, letter
 from tests.integration.apps.stage import Stage
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from celery import Celery
+    from celery.result import AsyncResult
 
     from celery_reliable.testing.servers import RedisServer, Server
     from tests.integration.workers import Worker, Workers
@@ -185,10 +187,14 @@ def test_a_revoked_job_whose_holder_died_frees_its_key(elsewhere: Stage, workers
         for one in running:
             one.wait_log("Tasks flagged as revoked")
         holder.kill()
-        with pytest.raises(TaskRevokedError):
+        with pytest.raises(TaskRevokedError):  # told by Celery's remote control, before the message has met the revoke
             first.get(timeout=2 * DEADLINE)
 
+        def submit() -> AsyncResult[str] | None:
+            result = app.tasks["held"].apply_async((label, label, "done"), idempotency_key=key)
+            return result if result.id != label else None
+
+        again = wait_until(submit, DEADLINE, "the key free")
+        assert again is not None
         stage.open(label)
-        again = app.tasks["held"].apply_async((label, label, "done"), idempotency_key=key)
-        assert again.id != label
         assert again.get(timeout=DEADLINE) == "done"
