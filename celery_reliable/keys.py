@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import secrets
 import string
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,11 @@ _SCHEME = "1"
 _LONGEST_ENTRY = 300  # bytes of an entry's name that stand in a key as they are
 
 KeyRule = str | Callable[..., str] | None
+
+
+def new_token() -> str:
+    """Return 12 characters that no other delivery has."""
+    return secrets.token_urlsafe(9)
 
 
 # --- arguments

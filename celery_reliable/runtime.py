@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from celery_reliable import internals
+from celery_reliable import internals, keys
 from celery_reliable.alerts import Alerts
 from celery_reliable.blobs import BlobRef, Blobs
 from celery_reliable.errors import ConfigurationError
@@ -87,7 +87,7 @@ class Runtime:
     @cached_property
     def owner(self) -> str:
         """Return the random token of this worker's or beat's process. Its pool children do not ask."""
-        return internals.new_token()
+        return keys.new_token()
 
     @cached_property
     def _numbers(self) -> Iterator[int]:
@@ -184,7 +184,7 @@ class Runtime:
             now=self.store.now,
             policies=self.settings.breakers,
             random=self.random,
-            token=internals.new_token,
+            token=keys.new_token,
             emit=self.events.emit,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celery.exceptions import Ignore, Reject
 
-from celery_reliable import internals, keys, overlap
+from celery_reliable import keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
@@ -54,7 +54,7 @@ class Delivery:
         self.settings = task.reliable_settings
         self.overlap: str = overlap.policy_in(self.request, default=self.settings.overlap)
         self.identity = self._identity()
-        self.token: str = getattr(self.request, TOKEN, None) or internals.new_token()
+        self.token: str = getattr(self.request, TOKEN, None) or keys.new_token()
         self.run = _NOT_CLAIMED
         self.verdict: Verdict | None = None
         """What is to become of a body that raised."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import bootsteps
 
-from celery_reliable import internals
+from celery_reliable import keys
 from celery_reliable.errors import ReliableError
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.worker.background import Background
@@ -41,7 +41,7 @@ class BlobSweep(bootsteps.StartStopStep):
     terminate = stop
 
     def _run(self) -> None:
-        runtime, token = runtime_of(self._app), internals.new_token()
+        runtime, token = runtime_of(self._app), keys.new_token()
         while True:
             sweep(runtime, token=token)
             if self._background.wait(EACH):

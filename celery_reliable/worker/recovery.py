@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 
-from celery_reliable import internals
+from celery_reliable import internals, keys
 from celery_reliable.errors import SignatureRefused
 from celery_reliable.parking import Parking
 from celery_reliable.payloads import Envelope
@@ -97,7 +97,7 @@ class Rounds:
         """Take the consumer, whose channel may change at any time."""
         self._consumer = consumer
         self._runtime = runtime_of(consumer.app)
-        self._token = internals.new_token()
+        self._token = keys.new_token()
         self._broker: RedisBroker | None = None
         self._watch = Watch()
         self._ledger = LedgerSweep(consumer.app)

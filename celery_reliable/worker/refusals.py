@@ -126,7 +126,7 @@ class Refusals:
 
         Returns whether the failure is to be told: not of a job that ended otherwise.
         """
-        settings, token = self._runtime.settings, internals.new_token()
+        settings, token = self._runtime.settings, keys.new_token()
         answer = self._runtime.store.claim(
             identity.job,
             task_id=identity.task_id,

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from celery_reliable import internals
+from celery_reliable import internals, keys
 from celery_reliable.parking import Kind, Taken
 from celery_reliable.payloads import PARKED_HEADER
 from celery_reliable.runtime import Runtime, runtime_of
@@ -34,7 +34,7 @@ class Unparking:
         self._runtime: Runtime = runtime_of(consumer.app)
         self._refusals = refusals
         self._parking = refusals.parking
-        self._token = internals.new_token()
+        self._token = keys.new_token()
         self._expiry_due = 0.0
 
     def look(self) -> bool:

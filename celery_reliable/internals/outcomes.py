@@ -1,0 +1,116 @@
+"""Tell what becomes of a request, as Celery's tracer would."""
+
+from __future__ import annotations
+
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery import Task, states
+from celery.app.task import Context, get_actual_ignore_result
+from celery.backends.base import DisabledBackend
+from celery.exceptions import NotRegistered, TaskRevokedError
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from celery.exceptions import Retry
+
+    from celery_reliable.task import ReliableTask
+
+
+def keeps_result(task: Task) -> bool:
+    """Tell whether the tracer will store this request's result.
+
+    ``ignore_result`` of the request wins over the task's only when it was given (``get_actual_ignore_result``, 5.7).
+    """
+    return not get_actual_ignore_result(task, task.request) and not isinstance(task.backend, DisabledBackend)
+
+
+def store_success(task: Task, result: Any) -> None:
+    """Store the success of the present request and count it in its chord, as the tracer does after a body (5.7)."""
+    task.backend.mark_as_done(task.request.id, result, task.request, keeps_result(task))
+
+
+def store_failure(task: Task, exc: Exception) -> None:
+    """Store the failure of the present request as the tracer will do again: the rule of ``handle_error_state`` (5.7)."""
+    if not get_actual_ignore_result(task, task.request) or task.store_errors_even_if_ignored:
+        told = "".join(traceback.format_exception(exc))
+        task.backend.store_result(task.request.id, exc, states.FAILURE, traceback=told, request=task.request)
+
+
+def store_retry(task: Task, exc: Exception | None) -> None:
+    """Store that the present request will be tried again, as the tracer does (``handle_retry``, 5.7)."""
+    if keeps_result(task):
+        told = "".join(traceback.format_exception(exc)) if exc is not None else None
+        task.backend.mark_as_retry(task.request.id, exc, told, request=task.request)
+
+
+def mark_skipped(task: Task, reason: str) -> None:
+    """Store that the present request was revoked, and tell its chord, its chain and its errbacks.
+
+    ``Backend.mark_as_revoked`` (5.7) tells the chord alone; ``mark_as_failure`` takes the state to store for all of them.
+    """
+    request = task.request
+    stored = not get_actual_ignore_result(task, request)
+    task.backend.mark_as_failure(
+        request.id, TaskRevokedError(reason), request=request, store_result=stored, state=states.REVOKED
+    )
+
+
+def fail(app: Celery, context: Context, exc: Exception) -> None:
+    """Store a failure and tell chord, chain and errbacks of a request, as a worker does for an unregistered task.
+
+    ``Backend.mark_as_failure`` (5.7). Raises what backend and broker raise.
+    """
+    keep = not context.ignore_result
+    app.backend.mark_as_failure(context.id, exc, request=context, store_result=keep)
+
+
+def fail_what_follows(task: Task, exc: Exception) -> None:
+    """Fail the chord and the rest of the chain of the present request, its errbacks left out (``mark_as_failure``, 5.7).
+
+    The failure itself is not stored.
+    """
+    request, backend = task.request, task.backend
+    told = "".join(traceback.format_exception(exc))
+    if request.chord:
+        backend.on_chord_part_return(request, states.FAILURE, exc)
+    backend._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
+
+
+def is_chord_claimed(task: Task) -> bool:
+    """Tell whether a worker says that it is sending the body of the present request's chord just now.
+
+    ``on_chord_part_return`` of the Redis backend (5.7) lets one worker claim that, and all others go on as if it were
+    done. If that worker dies, only a member that comes again when the claim is over sends the body.
+    """
+    backend, group = task.backend, task.request.group
+    if not group or not hasattr(backend, "_chord_part_return_script"):
+        return False
+    return backend.client.get(backend.get_key_for_group(group, ".c")) not in (None, b"done")
+
+
+def is_called_in_place(backend: Any, errback: Any) -> bool:
+    """Tell whether the tracer calls an errback instead of sending it: the rule of ``_call_task_errbacks`` (5.7)."""
+    try:
+        header = getattr(errback.type, "__header__", None)
+    except NotRegistered:
+        return False
+    takes_more = header is not None and not isinstance(header, partial)
+    return takes_more and bool(backend._errback_arity_greater(errback, 1))  # noqa: SLF001
+
+
+def prepared_retry(task: ReliableTask, **options: Any) -> Retry:
+    """Let Celery's own `Task.retry` build the retry (merged arguments, options) without publishing it.
+
+    For an eager request `Task.retry` (5.7) returns the signature instead of sending it; nothing else depends on the flag.
+    It also leaves its ``max_retries`` on the task, where ``autoretry_for`` takes it for the limit of the next run.
+    """
+    request = task.request
+    eager, request.is_eager = request.is_eager, True
+    try:
+        prepared: Retry = Task.retry(task, throw=False, **options)
+        return prepared
+    finally:
+        request.is_eager = eager
+        task.__dict__.pop("override_max_retries", None)
