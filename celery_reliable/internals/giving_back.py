@@ -13,6 +13,19 @@ from kombu.utils.json import dumps, loads
 if TYPE_CHECKING:
     from kombu.message import Message
 
+_AT_ONCE = 200  # messages: the script keeps Redis for about a millisecond
+_READ_HELD = "return redis.call('HMGET', KEYS[1], unpack(ARGV))"
+
+# Atomic for each message: whoever takes it out of the held ones puts it back, so that it is back once.
+_RESTORE_HELD = """
+for i = 1, #ARGV, 2 do
+    redis.call('ZREM', KEYS[2], ARGV[i])
+    if redis.call('HDEL', KEYS[1], ARGV[i]) == 1 then
+        for k = 3, #KEYS do redis.call('RPUSH', KEYS[k], ARGV[i + 1]) end
+    end
+end
+"""
+
 
 def give_back(message: Message) -> None:
     """Return an unacknowledged message to the end of its queue from which it is received next.
@@ -58,23 +71,6 @@ def restore_all(channel: Any, tags: Sequence[str]) -> None:
             raws = client.eval(_READ_HELD, 1, held[0], *some)
             for places, restored in _by_list(channel, zip(some, raws, strict=True)).items():
                 client.eval(_RESTORE_HELD, 2 + len(places), *held, *places, *restored)
-
-
-_AT_ONCE = 200  # messages: the script keeps Redis for about a millisecond
-
-
-_READ_HELD = "return redis.call('HMGET', KEYS[1], unpack(ARGV))"
-
-
-# Atomic for each message: whoever takes it out of the held ones puts it back, so that it is back once.
-_RESTORE_HELD = """
-for i = 1, #ARGV, 2 do
-    redis.call('ZREM', KEYS[2], ARGV[i])
-    if redis.call('HDEL', KEYS[1], ARGV[i]) == 1 then
-        for k = 3, #KEYS do redis.call('RPUSH', KEYS[k], ARGV[i + 1]) end
-    end
-end
-"""
 
 
 def _by_list(channel: Any, held: Iterable[tuple[str, Any]]) -> dict[tuple[str, ...], list[str]]:

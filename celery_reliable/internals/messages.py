@@ -15,6 +15,16 @@ from kombu.utils import json as kombu_json
 if TYPE_CHECKING:
     from kombu.message import Message
 
+_OF_THE_JOURNEY = (
+    "application_headers",
+    "content_type",
+    "content_encoding",
+    "delivery_tag",
+    "delivery_info",
+    "body_encoding",
+    "user_id",
+)
+
 
 def is_moment(value: object) -> bool:
     """Tell an ``eta`` or ``expires`` that a worker can count towards: what ``Request`` and the strategy (5.7) do with it.
@@ -78,17 +88,6 @@ def raw_parts(message: Message) -> dict[str, Any]:
         "headers": json.loads(kombu_json.dumps(headers)),
         "properties": json.loads(kombu_json.dumps(properties)),
     }
-
-
-_OF_THE_JOURNEY = (
-    "application_headers",
-    "content_type",
-    "content_encoding",
-    "delivery_tag",
-    "delivery_info",
-    "body_encoding",
-    "user_id",
-)
 
 
 def _bytes(body: Any) -> bytes:

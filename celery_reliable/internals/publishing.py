@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils import json as kombu_json
 
+from celery_reliable.internals.redis_channels import reuse_client
+
 if TYPE_CHECKING:
     from celery import Celery, Task
     from kombu import Producer
 
     from celery_reliable.payloads import RawMessage
-from celery_reliable.internals.redis_channels import reuse_client
+
+_CONFIRM_TIMEOUT = 30.0
 
 
 def sending_options(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,9 +141,6 @@ def confirming_producer(app: Celery) -> Iterator[Producer]:
     with app.connection_for_write(**extra) as connection:
         connection.connect()
         yield app.amqp.Producer(connection, auto_declare=False)
-
-
-_CONFIRM_TIMEOUT = 30.0
 
 
 def put_back(channel: Any, raw: RawMessage, *, headers: Mapping[str, Any]) -> None:

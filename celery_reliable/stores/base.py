@@ -18,11 +18,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from celery_reliable.stores.notes import Notes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from celery_reliable.stores.outbox import Outbox
 
 Kind = Literal["own", "given", "derived", "slot", "declared"]
@@ -237,6 +239,26 @@ ClaimAnswer = Run | Done | Dead | Busy | NotYet | Poisoned | Mismatch | Over
 SettleAnswer = Settled | Stale
 
 
+class _Submission(TypedDict):
+    task_id: str
+    ttl: float
+
+
+class Submission(_Submission, total=False):
+    """What a store is told of a submission, as keywords of its verb; `Store.submit` says what each is for.
+
+    Left out they are: no fingerprint, no envelope, False, and 0 seconds; ``swept`` alone is True then.
+    """
+
+    fingerprint: str
+    envelope: bytes | None
+    canvas: bool
+    replace: bool
+    swept: bool
+    delay: float
+    delay_max: float
+
+
 class BeginSubmit(Protocol):
     """A `Store.submit` in two steps, so that its caller can do other work while the server does its own.
 
@@ -244,20 +266,7 @@ class BeginSubmit(Protocol):
     once, waits, and answers or raises as `Store.submit` does. Who never calls it does not know what became of the submission.
     """
 
-    def __call__(
-        self,
-        job: Job,
-        *,
-        task_id: str,
-        fingerprint: str = "",
-        envelope: bytes | None = None,
-        canvas: bool = False,
-        replace: bool = False,
-        swept: bool = True,
-        delay: float = 0.0,
-        delay_max: float = 0.0,
-        ttl: float,
-    ) -> Callable[[], SubmitAnswer]:
+    def __call__(self, job: Job, **submission: Unpack[Submission]) -> Callable[[], SubmitAnswer]:
         """Begin."""
         ...
 
@@ -277,20 +286,7 @@ class Store(Protocol):
 
     # --- submit
 
-    def submit(
-        self,
-        job: Job,
-        *,
-        task_id: str,
-        fingerprint: str = "",
-        envelope: bytes | None = None,
-        canvas: bool = False,
-        replace: bool = False,
-        swept: bool = True,
-        delay: float = 0.0,
-        delay_max: float = 0.0,
-        ttl: float,
-    ) -> SubmitAnswer:
+    def submit(self, job: Job, **submission: Unpack[Submission]) -> SubmitAnswer:
         """Accept a submission; keep ``envelope`` (if given) in the ledger under ``task_id`` until its end.
 
         For every kind but ``declared`` only the ledger entry is written, without a look at the record, and the answer

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_reliable.errors import StoreError
 from celery_reliable.stores import base
@@ -19,6 +19,9 @@ from celery_reliable.stores.base import Job
 from celery_reliable.stores.redis_keys import LAYOUT, Keys, Place
 from celery_reliable.stores.redis_link import Link, link_for
 from celery_reliable.stores.redis_notes import RedisNotes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _VERBS = [
     "submit",
@@ -111,33 +114,9 @@ class RedisStore:
 
     # --- submit
 
-    def submit(
-        self,
-        job: Job,
-        *,
-        task_id: str,
-        fingerprint: str = "",
-        envelope: bytes | None = None,
-        canvas: bool = False,
-        replace: bool = False,
-        swept: bool = True,
-        delay: float = 0.0,
-        delay_max: float = 0.0,
-        ttl: float,
-    ) -> base.SubmitAnswer:
+    def submit(self, job: Job, **submission: Unpack[base.Submission]) -> base.SubmitAnswer:
         """See `Store.submit`."""
-        return self.begin_submit(
-            job,
-            task_id=task_id,
-            fingerprint=fingerprint,
-            envelope=envelope,
-            canvas=canvas,
-            replace=replace,
-            swept=swept,
-            delay=delay,
-            delay_max=delay_max,
-            ttl=ttl,
-        )()
+        return self.begin_submit(job, **submission)()
 
     def begin_submit(
         self,
