@@ -61,10 +61,13 @@ class Parked:
     times: int = 1
     taken: float = 0.0
 
-    def is_due(self, now: float) -> bool:
-        """Tell whether it may go back now: each time it is parked again it waits twice as long, at most a minute."""
+    def is_due(self, now: float, *, since_up: float = 0.0) -> bool:
+        """Tell whether it may go back now: each time it is parked again it waits twice as long, at most a minute.
+
+        For a worker that came up after it was parked (``since_up``) it waits no longer: that is whom it waits for.
+        """
         wait = min(_SHORTEST_WAIT * 2 ** min(self.times - 1, _DOUBLINGS), _LONGEST_WAIT)
-        return now >= self.at + wait and now >= self.taken + _TAKEN_FOR
+        return (now >= self.at + wait or self.at < since_up) and now >= self.taken + _TAKEN_FOR
 
     def header(self) -> dict[str, float]:
         """Return what the message carries when it goes back."""
@@ -154,14 +157,17 @@ class Parking:
         """Return what is parked, with the versions of the notes that say so."""
         return {Kind(**json.loads(note.value)): note.version for note in every(self._notes, _KINDS).values()}
 
-    def take(self, kinds: Iterable[Kind], *, limit: int) -> list[Taken]:
-        """Take up to ``limit`` messages of these kinds that are due, for ten seconds. Kinds found empty are removed."""
+    def take(self, kinds: Iterable[Kind], *, limit: int, since_up: float = 0.0) -> list[Taken]:
+        """Take up to ``limit`` messages of these kinds that are due, for ten seconds. Kinds found empty are removed.
+
+        ``since_up``: when the worker that asks came up, as long as it has not asked for all that was parked before.
+        """
         wanted = self.kinds()
         wanted = {kind: wanted[kind] for kind in kinds if kind in wanted}
         now, seen, found = self.now(), set(), list[Taken]()
         for taken in self._all():
             seen.add(taken.parked.kind)
-            if taken.parked.kind in wanted and taken.parked.is_due(now):
+            if taken.parked.kind in wanted and taken.parked.is_due(now, since_up=since_up):
                 found.append(taken)
             if len(found) == limit:
                 return self._marked(found, now=now)

@@ -1414,6 +1414,17 @@ class Settling:
         assert harness.complete("A", run) == Settled()
         assert harness.ledger() == {}
 
+    @pytest.mark.parametrize("state", ["expired", "skipped"])
+    def test_settled_running_job_ends_when_its_holder_is_gone(self, harness: StoreUnderTest, state: Any) -> None:
+        """P18: the message is gone with the expiry, so nobody else would end it, and the sweep would bury it again and again."""
+        harness.submit("A", envelope=b"call")
+        harness.run_and_lose("A")
+        harness.settle("A", state)
+        harness.elapse(harness.tick / 10)
+        assert harness.store.resend(harness.job, task_id="A", quiet=harness.tick, most=0, record_ttl=LONG) == "ended"
+        assert harness.claim("A") == Over("revoked")
+        assert harness.ledger() == {}
+
     def test_settle_of_another_id_leaves_the_job_alone(self, harness: StoreUnderTest) -> None:
         """T4: only that submission's ledger entry goes."""
         harness.submit("A", envelope=b"call")

@@ -85,9 +85,14 @@ class Delivery:
         life = self.run.life or identity.life
         return Identity(stamped, identity.task_id, identity.fingerprint, life, identity.nesting).to_header()
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since just before the claim was asked for."""
+        return time.monotonic() - self._began
+
     def now(self) -> int:
         """Return the server's clock in microseconds, as far as the claim has told it."""
-        return self.run.fence + int((time.monotonic() - self._began) * 1e6)
+        return self.run.fence + int(self.elapsed * 1e6)
 
     def age(self) -> float:
         """Seconds since the submission, as far as it is known, by the server's clock."""

@@ -163,11 +163,22 @@ class Execution:
     def _body(self) -> Any:
         delivery, alias = self.delivery, self.delivery.task.inbox_of_body
         args, kwargs = self._call = fitting.fitted(delivery)
+        self._hold_on()
         if not alias:
             return delivery.task.run(*args, **kwargs)
         with delivery.task.inbox(using="default" if alias is True else alias) as done:
             done.result = delivery.task.run(*args, **kwargs)
         return done.result
+
+    def _hold_on(self) -> None:
+        """Begin no body under a claim that another has taken over: so late, this worker may have been frozen, or cut off."""
+        delivery, ttl = self.delivery, self.delivery.settings.lease_ttl
+        if delivery.elapsed < ttl:
+            return
+        runtime, claim = delivery.runtime, (delivery.job, delivery.token, ttl)
+        if delivery.insist("renew", lambda: runtime.store.renew([claim], pulse_ttl=runtime.settings.lease_ttl)):
+            msg = f"{delivery.task.name}: another run took over {self.key!r} before this one began"
+            raise LeaseLost(msg)
 
     def completed(self, args: Any, kwargs: Any, *, headers: Any) -> tuple[Any, Any, dict[str, Any]]:
         """Return arguments and headers for a next run of which the body gave only some: the rest is as the body got it."""

@@ -418,7 +418,10 @@ class Store(Protocol):
         ...
 
     def settle(self, job: Job, *, task_id: str, state: SettleState, ttl: float) -> None:
-        """End that submission's ledger entry; ``sent``: nothing else. A job waiting under that id ends as ``state``."""
+        """End that submission's ledger entry; ``sent``: nothing else. A job waiting under that id ends as ``state``.
+
+        A job that runs under it keeps its entry, and is marked as by `revoke`: it may still complete; if its holder is gone it ends.
+        """
         ...
 
     def revoke(self, job: Job, *, task_id: str, ttl: float) -> None:

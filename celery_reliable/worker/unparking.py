@@ -22,7 +22,7 @@ _UNFIT = (TypeError, ValueError, LookupError, AttributeError)  # what a property
 
 
 class Unparking:
-    """What the fleet does with its parked messages; for each kind of them, one capable worker at a time.
+    """What the fleet does with its parked messages: each worker that comes up, and then one capable worker for each kind.
 
     A message is published to its own queue, confirmed, then forgotten. Whoever dies in between leaves a message that
     another worker publishes again after ten seconds: a `ReliableTask` runs once all the same.
@@ -36,19 +36,28 @@ class Unparking:
         self._parking = refusals.parking
         self._token = keys.new_token()
         self._expiry_due = 0.0
+        self._since_up: float | None = None
+        """By the store's clock; 0 once all was brought back that had waited for this worker."""
 
     def look(self) -> bool:
         """Do one round; True when there may be more to do at once."""
         self._bury_expired()
-        runnable = [
-            kind for kind in self._parking.kinds() if self._can_run(kind) and self._leads(f"unpark.{kind.name}")
-        ]
-        if not runnable:
+        if not self._queues():  # it consumes nothing yet
             return False
-        taken = self._parking.take(runnable, limit=_BATCH)
+        if self._since_up is None:
+            self._since_up = self._parking.now()
+        runnable = [
+            kind
+            for kind in self._parking.kinds()
+            if self._can_run(kind) and (self._since_up or self._leads(f"unpark.{kind.name}"))
+        ]
+        taken = self._parking.take(runnable, limit=_BATCH, since_up=self._since_up) if runnable else []
         if taken:
             self._publish(taken)
-        return len(taken) == _BATCH
+        if len(taken) == _BATCH:
+            return True
+        self._since_up = 0.0
+        return False
 
     def _can_run(self, kind: Kind) -> bool:
         known = known_version(self._consumer, kind.task)

@@ -67,25 +67,21 @@ def proves_nothing(evidence: Evidence) -> Iterator[Violation]:
 def unaccounted(evidence: Evidence) -> Iterator[Violation]:
     """G1: each accepted job ends, unless a job before it in its canvas did not succeed.
 
-    A revoke or an expiry is an end for those only who were asked to be revoked or to expire. RabbitMQ drops an
-    expired message by itself (Celery 5.7 gives it ``expires`` as the message's own): nothing tells the record. An expired or
-    revoked message whose first holder died leaves the record as that one left it.
+    A revoke or an expiry is an end for those only who were asked to be revoked or to expire; one that expired after its holder
+    had died ends as revoked. RabbitMQ drops an expired message by itself (Celery 5.7 gives it ``expires`` as the message's own):
+    nothing tells the record, which stays as its last holder left it, and there no ledger asks for it.
     """
     revoked = {row.label for row in evidence.of("revoked")}
     expiring = {row.label for row in evidence.of("accepted") if row.facts["form"] == "expires"}
-    ends = {"revoked": revoked, "expired": expiring}
+    ends = {"revoked": revoked | expiring, "expired": expiring}
     if evidence.bounds.broker_expires:
         ends["none"] = expiring - evidence.executions.keys()
-        ends["waiting"] = set() if _is_held(evidence) else expiring  # for a retry, whose message expired
+        if not _is_held(evidence):  # for a retry, or a redelivery, whose message is gone, and no ledger has it
+            ends |= {"waiting": expiring, "running": revoked | expiring}
     for label, member in evidence.members.items():
         state = _state(evidence, label)
         ended = state in ("done", "dead") or label in ends.get(state, ())
-        left_running = state == "running" and label in expiring | revoked and not _is_held(evidence)
-        if (
-            not ended
-            and not left_running
-            and all(_state(evidence, before) == "done" for before in member.get("after", ()))
-        ):
+        if not ended and all(_state(evidence, before) == "done" for before in member.get("after", ())):
             yield Violation("G1 accounted", f"accepted as {member.get('id')}, found {state}", label)
 
 

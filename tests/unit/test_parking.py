@@ -119,6 +119,20 @@ def test_wait_doubles_up_to_a_minute(parking: Parking, clock: Clock) -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
+def test_what_was_parked_before_a_worker_came_up_is_due_for_it(parking: Parking, clock: Clock) -> None:
+    """The last deploy of a rollout need not wait out the minute that older workers have earned; a pingpong goes on slowly."""
+    parking.park(parked(clock.now, times=7))
+    clock.now += 1
+    assert parking.take([KIND], limit=9) == []
+    assert parking.take([KIND], limit=9, since_up=clock.now - 1) == []
+    (taken,) = parking.take([KIND], limit=9, since_up=clock.now)
+    assert parking.take([KIND], limit=9, since_up=clock.now) == []
+    parking.park(parked(clock.now, times=8))
+    parking.forget([taken])
+    clock.now += 30
+    assert parking.take([KIND], limit=9, since_up=clock.now - 30) == []
+
+
 def test_same_message_twice_is_kept_once_and_as_long(parking: Parking) -> None:
     """A redelivery does not begin its time anew; a mark of the broker's does not make it another message."""
     parking.park(parked())

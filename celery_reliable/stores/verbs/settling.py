@@ -108,7 +108,7 @@ class Settling(Verbs):
 
     @verb
     def settle(self, tables: Tables, job: Job, *, task_id: str, state: SettleState, ttl: float) -> None:
-        """End a submission's ledger entry; a job that waits under that id ends as ``state``."""
+        """End a submission's ledger entry; a job that waits under that id ends as ``state``, one that runs is marked revoked."""
         _settle(tables, job, task_id=task_id, state=state, ttl=ttl)
 
     @verb
@@ -116,10 +116,8 @@ class Settling(Verbs):
         """Revoke: a waiting job ends at once, a running one when its holder ends."""
         record = tables.record(job)
         mine = record is not None and record.task_id == task_id
-        if record is None or not mine or record.state == "waiting":
+        if record is None or not mine or not record.ended:
             _settle(tables, job, task_id=task_id, state="revoked", ttl=ttl)
-        elif record.state == "running":
-            tables.keep(job, replace(record, revoke_ttl=ttl))
 
     @verb
     def save(
@@ -162,3 +160,5 @@ def _settle(tables: Tables, job: Job, *, task_id: str, state: SettleState, ttl: 
         tables.drop_entry(task_id)
     elif record.state == "waiting":
         end_record(tables, job, records.over(record, reason=state, ends=now + ttl), task_id=task_id)
+    else:
+        tables.keep(job, replace(record, revoke_ttl=ttl))
