@@ -204,7 +204,9 @@ def unattributed(evidence: Evidence) -> Iterator[Violation]:
 def _cause(first: Execution, second: Execution, evidence: Evidence) -> str:
     """Name the fault that struck the first execution, or its way to the servers, before the second began."""
     for fault in evidence.faults:
-        if fault.overlaps(first.began, second.began) and _explains(fault, first, lease=evidence.bounds.lease):
+        # A stop is noted before it is sent, and the worker goes on until it has left: the run may begin in between.
+        began = fault.began if fault.kind in _STOPS else first.began
+        if fault.overlaps(began, second.began) and _explains(fault, first, lease=evidence.bounds.lease):
             return fault.kind
     died = [row for row in evidence.of("gone") if row.facts["main"] in first.processes]
     if any(first.began <= row.at <= second.began for row in died):

@@ -232,6 +232,7 @@ def test_a_freeze_excuses_an_overlap_when_it_was_long_enough(until: float, found
         ([start(1.0), end(2.0), fault("kill worker", at=2.5, victims=(WORKER, CHILD))], "kill worker"),
         ([start(1.0), end(2.0), fault("kill server", at=1.5, target="store")], "kill server"),
         ([start(1.0), end(2.0, "interrupted"), fault("restart", at=1.5, victims=(WORKER,))], "restart"),
+        ([start(1.0), end(2.0, "interrupted"), fault("roll", at=0.9, victims=(WORKER,))], "roll"),
     ],
 )
 def test_a_repeated_run_is_explained_by_the_fault_that_struck_the_first(first: list[Row], cause: str) -> None:
