@@ -16,6 +16,7 @@ import click
 from celery_reliable.beat.leadership import leader_and_members
 from celery_reliable.beat.requests import Request, Requests
 from celery_reliable.cli import beat_screens, screens
+from celery_reliable.cli.options import json_option
 from celery_reliable.errors import ReliableError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.slots.desk import SHELF
@@ -27,8 +28,6 @@ from celery_reliable.stores.base import Store
 from celery_reliable.stores.notes import Note, every
 
 _POLL = 0.2  # seconds
-
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
 
 
 @click.group(invoke_without_command=True)

@@ -6,21 +6,20 @@ Exit codes: 0 done, 1 the store could not be asked, 2 wrong usage.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.text import Text
 
 from celery_reliable.cli import dependencies, screens
 from celery_reliable.cli.letters import friendly_errors
-from celery_reliable.cli.options import duration
+from celery_reliable.cli.options import for_option, json_option
 from celery_reliable.flow.breaking import CALM, SECOND, Breaker
 from celery_reliable.runtime import runtime_of
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _STYLES = {"closed": "", "open": "red", "half_open": "yellow", "held_open": "red"}
+_TITLES = ["BREAKER", "STATE", "DETAIL", "TASKS"]
+_NOTHING = "No breakers: no task has the option breaker, and none was told of a failure."
 
 
 @click.group()
@@ -29,7 +28,7 @@ def breaker() -> None:
 
 
 @breaker.command("list")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
+@json_option
 @click.pass_context
 def list_(ctx: click.Context, /, *, as_json: bool) -> None:
     """List all breakers: those that tasks name, and those about which anything is known."""
@@ -40,22 +39,12 @@ def list_(ctx: click.Context, /, *, as_json: bool) -> None:
         found = {**dict.fromkeys(tasks, CALM), **runtime_of(app).breakers.known()}
         now = store.now()
     records = [_record(name, found[name], tasks.get(name, ()), now=now) for name in sorted(found)]
-    if as_json:
-        for record in records:
-            screens.write_json(record)
-        return
-    _show(screens.console_for(ctx), records)
+    screens.show_records(ctx, records, as_json=as_json, titles=_TITLES, row=_row, nothing=_NOTHING)
 
 
 @breaker.command("open")
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--for",
-    "seconds",
-    type=duration,
-    metavar="TIME",
-    help="90s, 15m, 2h; then it is probed. Default: until it is closed.",
-)
+@for_option("it is probed. Default: until it is closed.")
 @click.pass_context
 def open_(ctx: click.Context, /, *, name: str, seconds: float | None) -> None:
     """Let nobody call a dependency: its tasks wait."""
@@ -86,13 +75,6 @@ def _record(name: str, found: Breaker, tasks: list[str] | tuple[()], *, now: int
         "probes_out": len(found.probes),
         "tasks": sorted(tasks),
     }
-
-
-def _show(console: Console, records: list[dict[str, Any]]) -> None:
-    if not records:
-        console.print("No breakers: no task has the option breaker, and none was told of a failure.")
-        return
-    console.print(screens.table(console, ["BREAKER", "STATE", "DETAIL", "TASKS"], [_row(one) for one in records]))
 
 
 def _row(record: Mapping[str, Any]) -> list[str | Text]:

@@ -30,6 +30,7 @@ from celery_reliable.checks import (
     size_findings,
 )
 from celery_reliable.checks.catalogue import link
+from celery_reliable.cli.options import json_option
 from celery_reliable.cli.screens import console_for, printable, write_json
 from celery_reliable.errors import ConfigurationError, ReliableError
 from celery_reliable.wiring import install_if_wanted
@@ -59,7 +60,7 @@ _STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 )
 @click.option("--live", is_flag=True, help="Look at store, broker, workers and beats, too.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
+@json_option
 @click.pass_context
 def check(
     ctx: click.Context,

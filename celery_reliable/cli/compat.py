@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_reliable import compat as rules
+from celery_reliable.cli.options import json_option
 from celery_reliable.cli.screens import console_for, write_json
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.task import ReliableTask
@@ -43,7 +44,7 @@ def snapshot(ctx: click.Context, /) -> None:
 
 @compat.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
+@json_option
 @click.pass_context
 def check(ctx: click.Context, /, *, file: Path, as_json: bool) -> None:
     """Compare the code with a snapshot; exit code 1 when messages on their way would break."""

@@ -17,7 +17,7 @@ from celery_reliable.app_letters import letters_of, seen_by
 from celery_reliable.cli import progress, screens
 from celery_reliable.cli.dlq_groups import groups, silence, unsilence
 from celery_reliable.cli.dlq_runs import cancel, pause, resume, runs, work
-from celery_reliable.cli.letters import friendly_errors, json_option, only, who
+from celery_reliable.cli.letters import friendly_errors, only, who
 from celery_reliable.cli.options import (
     STATUSES,
     filter_of,
@@ -25,6 +25,7 @@ from celery_reliable.cli.options import (
     is_narrowed,
     json_list,
     json_object,
+    json_option,
     rate,
     share,
 )

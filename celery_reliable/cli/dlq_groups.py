@@ -8,8 +8,8 @@ import click
 
 from celery_reliable.app_letters import letters_of
 from celery_reliable.cli import dependencies, group_screens, screens
-from celery_reliable.cli.letters import friendly_errors, json_option, who
-from celery_reliable.cli.options import filter_of, filter_options
+from celery_reliable.cli.letters import friendly_errors, who
+from celery_reliable.cli.options import filter_of, filter_options, json_option
 from celery_reliable.dead_letters.silences import Silence, Silences, is_silent
 from celery_reliable.runtime import runtime_of
 

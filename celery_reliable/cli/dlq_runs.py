@@ -10,7 +10,8 @@ import click
 
 from celery_reliable.app_letters import letters_of
 from celery_reliable.cli import dependencies, run_screens, screens
-from celery_reliable.cli.letters import friendly_errors, json_option, who
+from celery_reliable.cli.letters import friendly_errors, who
+from celery_reliable.cli.options import json_option
 from celery_reliable.cli.progress import Outcome
 from celery_reliable.dead_letters import Report, Step
 from celery_reliable.dead_letters.runs import Replayed, Run, Runner, Runs

@@ -13,18 +13,19 @@ from rich.text import Text
 
 from celery_reliable.cli import screens
 from celery_reliable.cli.letters import friendly_errors
-from celery_reliable.cli.options import duration
+from celery_reliable.cli.options import for_option, json_option
 from celery_reliable.flow.switching import SECOND, Switch
 from celery_reliable.runtime import runtime_of
 
 if TYPE_CHECKING:
     from celery import Celery
-    from rich.console import Console
 
     from celery_reliable.flow.switches import Switches
 
 _WORDS = {"running": "running", "stopped": "stopped", "tried": "tried", "held": "stopped by hand"}
 _STYLES = {"running": "", "stopped": "red", "tried": "yellow", "held": "red"}
+_TITLES = ["QUEUE", "STATE", "DETAIL"]
+_NOTHING = "No kill switches: reliable_kill_switches names no queue."
 
 
 @click.group("kill-switch")
@@ -33,7 +34,7 @@ def kill_switch() -> None:
 
 
 @kill_switch.command("list")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
+@json_option
 @click.pass_context
 def list_(ctx: click.Context, /, *, as_json: bool) -> None:
     """List the queues of reliable_kill_switches."""
@@ -42,22 +43,12 @@ def list_(ctx: click.Context, /, *, as_json: bool) -> None:
         found = runtime.switches.known() if runtime.switches is not None else {}
         now = runtime.store.now()
     records = [_record(name, found[name], now=now) for name in sorted(found)]
-    if as_json:
-        for record in records:
-            screens.write_json(record)
-        return
-    _show(screens.console_for(ctx), records)
+    screens.show_records(ctx, records, as_json=as_json, titles=_TITLES, row=_row, nothing=_NOTHING)
 
 
 @kill_switch.command("stop")
 @click.argument("queue", metavar="QUEUE")
-@click.option(
-    "--for",
-    "seconds",
-    type=duration,
-    metavar="TIME",
-    help="90s, 15m, 2h; then one worker tries it. Default: until it is started.",
-)
+@for_option("one worker tries it. Default: until it is started.")
 @click.pass_context
 def stop(ctx: click.Context, /, *, queue: str, seconds: float | None) -> None:
     """Let the fleet consume a queue no longer: its messages wait, what runs goes on."""
@@ -99,13 +90,6 @@ def _record(name: str, found: Switch, *, now: int) -> dict[str, Any]:
         "failed": found.judged[1],
         "runs": sum(found.judged),
     }
-
-
-def _show(console: Console, records: list[dict[str, Any]]) -> None:
-    if not records:
-        console.print("No kill switches: reliable_kill_switches names no queue.")
-        return
-    console.print(screens.table(console, ["QUEUE", "STATE", "DETAIL"], [_row(one) for one in records]))
 
 
 def _row(record: Mapping[str, Any]) -> list[str | Text]:

@@ -18,8 +18,6 @@ from celery_reliable.errors import ReliableError
 _GO_ON: Final = "Nothing is lost: run the same command again to go on."
 _IDS_SHOWN: Final = 5
 
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
-
 
 @contextmanager
 def friendly_errors() -> Iterator[None]:

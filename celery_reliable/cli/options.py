@@ -25,6 +25,8 @@ STATUSES: Final[Mapping[str, tuple[Status, ...]]] = {
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON lines on standard output, nothing else.")
+
 
 def duration(text: str) -> float:
     """Return the seconds of ``90s``, ``2h``, ``1d12h``; a bare number is seconds."""
@@ -35,6 +37,11 @@ def duration(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise click.BadParameter(f"{text!r} is not a duration: write 90s, 15m, 2h, 7d or 1d12h.")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def for_option(then: str) -> Callable[[Command], Command]:
+    """Return the option that says for how long a state is to hold; ``then`` says what follows it."""
+    return click.option("--for", "seconds", type=duration, metavar="TIME", help=f"90s, 15m, 2h; then {then}")
 
 
 def rate(text: str) -> float:

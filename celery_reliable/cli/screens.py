@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -50,6 +50,24 @@ def console_for(ctx: click.Context, *, stderr: bool = False) -> Console:
 def write_json(record: Mapping[str, Any]) -> None:
     """Write one JSON line."""
     click.echo(json.dumps(record, default=str))
+
+
+def show_records(
+    ctx: click.Context,
+    records: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    titles: Sequence[str],
+    row: Callable[[Mapping[str, Any]], Sequence[str | Text]],
+    nothing: str,
+) -> None:
+    """Show records as JSON lines, or as a table in which each is a ``row``, or say that there is ``nothing``."""
+    if as_json:
+        for record in records:
+            write_json(record)
+        return
+    console = console_for(ctx)
+    console.print(table(console, titles, [row(record) for record in records]) if records else nothing)
 
 
 def printable(text: str) -> str:

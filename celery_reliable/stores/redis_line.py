@@ -32,12 +32,15 @@ class Line:
         self._reader = Reader()
 
     def exchange(self, packed: bytes) -> Any:
-        """Send one packed command and return its reply: bytes, int, None, or a list of them. b"": it is sent already.
+        """Send one packed command and return its reply, see `reply`."""
+        self.send(packed)
+        return self.reply()
+
+    def reply(self) -> Any:
+        """Return the reply to a command that was sent: bytes, int, None, or a list of them.
 
         Raises `ReplyError` for an error the server sent, and OSError (TimeoutError among them) for a lost connection.
         """
-        if packed:
-            self.send(packed)
         reply = self._next()
         if isinstance(reply, ReplyError):
             raise reply

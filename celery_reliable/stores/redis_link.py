@@ -193,7 +193,7 @@ class SingleLink:
 
     def _sent_once(self, packed: bytes, *, count: int = 0, begun: Line | None = None) -> Any:
         try:
-            return self._exchange(begun, b"", 0) if begun else self._exchange(self._take(), packed, count)
+            return self._exchange(begun or self._take(), None if begun else packed, count)
         except OSError:
             self._lost()
             raise
@@ -203,10 +203,13 @@ class SingleLink:
         self._idle.clear()
         self.epoch += 1
 
-    def _exchange(self, line: Line, packed: bytes, count: int) -> Any:
-        """Return the reply, or the list of ``count`` replies to several commands. Nothing packed: it was sent before."""
+    def _exchange(self, line: Line, packed: bytes | None, count: int) -> Any:
+        """Return the reply, or the list of ``count`` replies to several commands. None packed: one was sent before."""
         try:
-            reply = line.exchange_all(packed, count) if count else line.exchange(packed)
+            if packed is None:
+                reply = line.reply()
+            else:
+                reply = line.exchange_all(packed, count) if count else line.exchange(packed)
         except ReplyError as exc:
             if _may_follow_a_failover(exc):
                 line.close()
