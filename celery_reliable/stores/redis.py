@@ -195,34 +195,23 @@ class RedisStore:
                 run = self._claim_first(job, place, token=token, ttl=ttl, late_after=late_after)
             if run is not None:
                 return run
-        keys = self._keys
-        answer = self._link.script(
-            "claim",
-            (
-                place.record,
-                place.alone,
-                place.ledger,
-                keys.pulse(place.shard),
-                place.checkpoint,
-                keys.letters(place.shard),
-                place.outcome,
-                place.evidence,
-            ),
-            (
-                place.field,
-                task_id,
-                life,
-                fingerprint,
-                _flat(token),
-                _ms(ttl),
-                max_deliveries,
-                _ms(record_ttl),
-                int(late_after * 1000),
-                job.stamp,
-                _kept_id(job, task_id),
-            ),
-        )
+        values: tuple[Any, ...] = (place.field, task_id, life, fingerprint, _flat(token), _ms(ttl), max_deliveries)
+        values += (_ms(record_ttl), int(late_after * 1000), job.stamp, _kept_id(job, task_id))
+        answer = self._link.script("claim", self._keys_of_claim(place), values)
         return _CLAIM_ANSWERS[answer[0]](answer)
+
+    def _keys_of_claim(self, place: Place) -> tuple[str, ...]:
+        pulse, letters = self._keys.pulse(place.shard), self._keys.letters(place.shard)
+        return (
+            place.record,
+            place.alone,
+            place.ledger,
+            pulse,
+            place.checkpoint,
+            letters,
+            place.outcome,
+            place.evidence,
+        )
 
     def _claim_first(self, job: Job, place: Place, *, token: str, ttl: float, late_after: float) -> base.Run | None:
         """Claim a field that nobody has claimed, by one plain command; None when that cannot be told.
