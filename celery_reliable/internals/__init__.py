@@ -1,6 +1,6 @@
 """Touch what Celery, kombu and billiard do not document, in one place, each with the version and the reason.
 
-One module a theme; callers take every name from here. `tests/unit/test_internals.py` and the integration tests fail when
+One module a theme; callers take every name from here. `tests/unit/internals/` and the integration tests fail when
 one of them changes. Written against Celery 5.7.0 and kombu 5.7.0.
 """
 
