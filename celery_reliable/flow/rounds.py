@@ -14,12 +14,13 @@ a new window.
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from typing import Final
 
 from celery_reliable.stores.notes import Notes, Write
 
-SHELF: Final = "rounds"
+_SHELVES: Final = 64  # a Cluster keeps each on one node
 _WINDOW: Final = "\x01"  # before the name
 POLL: Final = 1.0
 """Seconds between two looks of a job that waits for the one before it."""
@@ -36,6 +37,11 @@ def key_before(key: str) -> str | None:
     """Return the key of the round before, None for the first, and for a key that is of no round."""
     found = _KEY.fullmatch(key)
     return round_key(found[1], int(found[2]) - 1) if found and int(found[2]) > 1 else None
+
+
+def shelf_of(name: str) -> str:
+    """Return the shelf of a key's notes: one of many, so that no node of a Cluster has the rounds of all keys."""
+    return f"rounds:{zlib.crc32(name.encode(errors='surrogatepass')) % _SHELVES:02d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +63,18 @@ class Rounds:
 
     def present(self, name: str) -> int:
         """Return the number of the present round, from 1."""
-        note = self._notes.read(SHELF, [name]).get(name)
+        note = self._notes.read(shelf_of(name), [name]).get(name)
         return int(note.value) if note else 1
 
     def look(self, name: str) -> Round:
         """Return the present round of a key with a window."""
-        notes = self._notes.read(SHELF, [name, _WINDOW + name])
+        notes = self._notes.read(shelf_of(name), [name, _WINDOW + name])
         number, window = notes.get(name), notes.get(_WINDOW + name)
         return Round(int(number.value) if number else 1, window.version if window else 0)
 
     def open(self, name: str, *, known: Round, ttl: float) -> None:
         """Open a window of ``ttl`` seconds from now, unless another one was opened since ``known`` was seen."""
-        self._notes.write(SHELF, [Write(name=_WINDOW + name, value=b"", ttl=ttl, expected=known.window)])
+        self._notes.write(shelf_of(name), [Write(name=_WINDOW + name, value=b"", ttl=ttl, expected=known.window)])
 
     def leave(self, name: str, *, done: int) -> None:
         """Go on to the next round if ``done``, whose job was seen to be done, is the present one and has no window."""
@@ -77,8 +83,8 @@ class Rounds:
 
     def advance(self, name: str, *, begun: int) -> None:
         """Go on to the next round if ``begun`` is still the present one; of many that ask, one does it."""
-        note = self._notes.read(SHELF, [name]).get(name)
+        note = self._notes.read(shelf_of(name), [name]).get(name)
         if (int(note.value) if note else 1) != begun:
             return
         write = Write(name=name, value=b"%d" % (begun + 1), ttl=self._ttl, expected=note.version if note else 0)
-        self._notes.write(SHELF, [write])
+        self._notes.write(shelf_of(name), [write])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from celery_reliable.publishing import arguments_in
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job, Run
 from celery_reliable.stores.notes import MemoryNotes, Note
+from celery_reliable.stores.redis_keys import Keys
 from tests.unit.test_task import job_task, make_app, waiting
 
 if TYPE_CHECKING:
@@ -133,3 +135,22 @@ def test_one_that_is_late_does_not_turn_the_number_back() -> None:
     notes.between = others
     rounds.advance("index:1", begun=1)
     assert rounds.present("index:1") == 3
+
+
+def test_rounds_of_many_keys_lie_on_many_nodes_of_a_cluster() -> None:
+    """Number and window of one key on the same; else one node would be asked about every key of the project."""
+    keys, names = Keys(prefix="cr:", shards=64), [f"order:{number}" for number in range(1000)]
+    asked: list[str] = []
+
+    class Noting(MemoryNotes):
+        def read(self, shelf: str, names: Iterable[str]) -> dict[str, Note]:
+            asked.append(shelf)
+            return super().read(shelf, names)
+
+    rounds = Rounds(Noting(clock=time.monotonic), ttl=60.0)
+    for name in names:
+        rounds.look(name)
+    nodes = Counter(keys.shelf(shelf)[0].partition("}")[0] for shelf in asked)
+    assert len(asked) == len(names)
+    assert len(nodes) > 32
+    assert max(nodes.values()) < len(names) / 10
