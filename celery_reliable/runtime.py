@@ -15,9 +15,13 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+import celery
+
+import celery_reliable
 from celery_reliable import internals, keys
 from celery_reliable.alerts import Alerts
 from celery_reliable.blobs import BlobRef, Blobs
+from celery_reliable.dead_letters.record import Worker
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
 from celery_reliable.flow import ages
@@ -240,6 +244,11 @@ class Runtime:
     def host(self) -> str:
         """Return this host's name."""
         return socket.gethostname()
+
+    def worker(self) -> Worker:
+        """Say, for a dead letter, which process is asked and what it runs."""
+        ours, release = celery_reliable.__version__, self.settings.release or ""
+        return Worker(self.host, os.getpid(), celery.__version__, ours, release)
 
 
 class QueueSight:

@@ -6,15 +6,11 @@ The letter is written before the message is acked, in one step with the state of
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import Any, NoReturn
 
-from celery import __version__ as celery_version
-
-import celery_reliable
 from celery_reliable import keys
-from celery_reliable.dead_letters import DeadLetter, Reason, Worker, letter_id_of
+from celery_reliable.dead_letters import DeadLetter, Reason, letter_id_of
 from celery_reliable.errors import PayloadMismatch, Permanent
 from celery_reliable.execution import continuation, overlapping, telling
 from celery_reliable.execution.delivery import Delivery
@@ -144,13 +140,7 @@ def _letter(delivery: Delivery, exc: BaseException, reason: Reason, **facts: Any
         job=delivery.job,
         life=delivery.run.life or identity.life,
         fingerprint=identity.fingerprint,
-        worker=Worker(
-            delivery.runtime.host,
-            os.getpid(),
-            celery_version,
-            celery_reliable.__version__,
-            delivery.runtime.settings.release or "",
-        ),
+        worker=delivery.runtime.worker(),
         **facts,
     )
 

@@ -56,6 +56,11 @@ def submit(call: Call) -> AsyncResult[Any]:
         return skip(call, identity, f"skipped: {reason}")
     if runtime.blobs is None:
         return _accepted(call, identity, runtime=runtime)
+    return _accepted_light(call, identity, runtime=runtime)
+
+
+def _accepted_light(call: Call, identity: Identity, *, runtime: Runtime) -> AsyncResult[Any]:
+    """Keep what is too large for a message aside, and forget it again if the call is refused."""
     light = lightened(call, identity, runtime=runtime)
     try:
         return _accepted(light, identity, runtime=runtime)

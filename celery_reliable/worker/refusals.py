@@ -6,19 +6,16 @@ step may be repeated, so that whoever dies in between loses nothing. What the st
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery import __version__ as celery_version
 from celery.exceptions import NotRegistered
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-import celery_reliable
 from celery_reliable import internals, keys
-from celery_reliable.dead_letters import DeadLetter, Worker, letter_id_of
+from celery_reliable.dead_letters import DeadLetter, letter_id_of
 from celery_reliable.errors import Permanent, SignatureRefused
 from celery_reliable.parking import Kind, Parked, Parking
 from celery_reliable.payloads import PARKED_HEADER, SIGNATURE_HEADER, Envelope, RawMessage
@@ -191,13 +188,7 @@ class Refusals:
             task_id=refusal.task_id,
             queue=case.raw.queue,
             message=refusal.why,
-            worker=Worker(
-                self._runtime.host,
-                os.getpid(),
-                celery_version,
-                celery_reliable.__version__,
-                self._runtime.settings.release or "",
-            ),
+            worker=self._runtime.worker(),
             raw=None if call.envelope else case.raw,
             **facts,
         )
