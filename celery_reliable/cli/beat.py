@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -38,7 +37,7 @@ def beat(ctx: click.Context, /, *, everything: bool, as_json: bool) -> None:
     """Show which beat leads, and all entries with their slots. See also `why` and `run`."""
     if ctx.invoked_subcommand:
         return
-    with _friendly_errors():
+    with screens.in_one_line(ReliableError):
         store = runtime_of(ctx.obj.app).store
         fleet = beat_screens.Fleet(*leader_and_members(store.notes))
         skips = by_entry(every(store.notes, SKIPS))
@@ -58,7 +57,7 @@ def beat(ctx: click.Context, /, *, everything: bool, as_json: bool) -> None:
 @click.pass_context
 def why(ctx: click.Context, /, *, entry: str, as_json: bool) -> None:
     """Say why an entry did not run, and what became of its last slots."""
-    with _friendly_errors():
+    with screens.in_one_line(ReliableError):
         store = runtime_of(ctx.obj.app).store
         record = _record(store, entry)
         led = leader_and_members(store.notes)[0] is not None
@@ -76,7 +75,7 @@ def why(ctx: click.Context, /, *, entry: str, as_json: bool) -> None:
 @click.pass_context
 def run(ctx: click.Context, /, *, entry: str, timeout: float, as_json: bool) -> None:
     """Run an entry now, as a job of its own: its slots go on."""
-    with _friendly_errors():
+    with screens.in_one_line(ReliableError):
         answer = _answer(Requests(runtime_of(ctx.obj.app).store.notes), entry, timeout=timeout)
     if as_json:
         screens.write_json({"entry": entry, "task_id": answer.task_id, "sent": answer.sent, "error": answer.error})
@@ -119,12 +118,3 @@ def _records(notes: Mapping[str, Note]) -> Iterator[tuple[str, SlotRecord]]:
 
 def _entry(name: str, record: SlotRecord) -> dict[str, Any]:
     return {"entry": name, **asdict(record), "history": [passed._asdict() for passed in record.history]}
-
-
-@contextmanager
-def _friendly_errors() -> Iterator[None]:
-    """Turn what went wrong into one line and exit code 1."""
-    try:
-        yield
-    except ReliableError as exc:
-        raise click.ClickException(str(exc)) from exc

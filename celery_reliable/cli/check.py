@@ -31,7 +31,7 @@ from celery_reliable.checks import (
 )
 from celery_reliable.checks.catalogue import link
 from celery_reliable.cli.options import json_option
-from celery_reliable.cli.screens import console_for, printable, write_json
+from celery_reliable.cli.screens import console_for, in_one_line, printable, write_json
 from celery_reliable.errors import ConfigurationError, ReliableError
 from celery_reliable.wiring import install_if_wanted
 
@@ -80,7 +80,7 @@ def check(
     app = ctx.obj.app
     app.loader.import_default_modules()
     install_if_wanted(app)
-    try:
+    with in_one_line(ManifestError, ReliableError):
         settings = configuration_findings(app)
         clocks = clock_findings(app, now=datetime.now().astimezone())
         budget = _budget(app)
@@ -89,8 +89,6 @@ def check(
         )
         kept = [] if budget is None else [*retention_findings(app), *size_findings(app)]
         found = [*supervisors, *settings, *clocks, *kept, *(_of_servers(app) if live and budget is not None else [])]
-    except (ManifestError, ReliableError) as exc:
-        raise click.ClickException(printable(str(exc))) from exc
     is_used = all(finding.code != "not_wired" for finding in settings)
     if not as_json and budget is not None and is_used:
         click.echo(budget)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,12 @@ from rich.text import Text
 
 from celery_reliable import compat as rules
 from celery_reliable.cli.options import json_option
-from celery_reliable.cli.screens import console_for, write_json
+from celery_reliable.cli.screens import console_for, in_one_line, write_json
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.task import ReliableTask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from celery import Celery
     from rich.console import Console
@@ -38,7 +37,7 @@ def compat() -> None:
 @click.pass_context
 def snapshot(ctx: click.Context, /) -> None:
     """Write the signatures of all tasks to standard output, for a file kept beside the code."""
-    with _readable_errors():
+    with in_one_line(ConfigurationError, OSError):
         click.echo(rules.snapshot(signatures_of(ctx.obj.app)), nl=False)
 
 
@@ -48,7 +47,7 @@ def snapshot(ctx: click.Context, /) -> None:
 @click.pass_context
 def check(ctx: click.Context, /, *, file: Path, as_json: bool) -> None:
     """Compare the code with a snapshot; exit code 1 when messages on their way would break."""
-    with _readable_errors():
+    with in_one_line(ConfigurationError, OSError):
         before = rules.read_snapshot(file.read_text(), name=str(file))
         changes = rules.compare(before, signatures_of(ctx.obj.app))
     if as_json:
@@ -57,14 +56,6 @@ def check(ctx: click.Context, /, *, file: Path, as_json: bool) -> None:
     else:
         _show(console_for(ctx), changes, tasks=len(before))
     sys.exit(any(change.severity == "error" for change in changes))
-
-
-@contextmanager
-def _readable_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ConfigurationError, OSError) as exc:
-        raise click.ClickException(str(exc)) from exc
 
 
 def signatures_of(app: Celery) -> dict[str, rules.TaskSignature]:

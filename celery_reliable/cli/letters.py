@@ -23,9 +23,8 @@ _IDS_SHOWN: Final = 5
 def friendly_errors() -> Iterator[None]:
     """Turn what may go wrong for an operator into one line and exit code 1."""
     try:
-        yield
-    except ReliableError as exc:
-        raise click.ClickException(screens.printable(str(exc))) from exc
+        with screens.in_one_line(ReliableError):
+            yield
     except OperationalError as exc:
         raise click.ClickException(f"the broker is away or refused: {screens.printable(str(exc))}. {_GO_ON}") from exc
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from time import monotonic
 
 import click
 
+from celery_reliable.cli import screens
 from celery_reliable.cli.options import rate
 from celery_reliable.errors import ReliableError, StoreUnavailable
 from celery_reliable.relay import Relay
@@ -27,14 +28,12 @@ def relay(ctx: click.Context, /, *, rate: float | None, once: bool) -> None:
 
     Workers do it too, unless reliable_relay_rate is 0. Any number of relays may run.
     """
-    try:
+    with screens.in_one_line(ReliableError):
         runtime = runtime_of(ctx.obj.app)
         if runtime.store.outbox is None:
             raise click.ClickException("This store (reliable_store_url) is no database: it has no outbox.")
         loop = _Loop(Relay(ctx.obj.app, runtime.store.outbox), rate or runtime.settings.relay_rate or _DEFAULT)
         count = loop.once() if once else loop.until_told()
-    except ReliableError as exc:
-        raise click.ClickException(str(exc)) from exc
     click.echo(f"Published {count}.")
 
 

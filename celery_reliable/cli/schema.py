@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from celery_reliable.cli import screens
 from celery_reliable.errors import ReliableError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.sql import SqlStore
@@ -14,7 +15,7 @@ from celery_reliable.stores.sql import SqlStore
 @click.pass_context
 def schema(ctx: click.Context, /, *, only_print: bool) -> None:
     """Make the tables that reliable_store_url needs, where they are not there yet."""
-    try:
+    with screens.in_one_line(ReliableError):
         store = runtime_of(ctx.obj.app).store
         if not isinstance(store, SqlStore):
             click.echo("Nothing to do: this store (reliable_store_url) is no database and needs no tables.")
@@ -25,5 +26,3 @@ def schema(ctx: click.Context, /, *, only_print: bool) -> None:
             return
         store.create_tables()
         click.echo("The tables are there.")
-    except ReliableError as exc:
-        raise click.ClickException(str(exc)) from exc

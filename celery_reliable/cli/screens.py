@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -73,6 +74,15 @@ def show_records(
 def printable(text: str) -> str:
     """Make control characters visible: an error's text must not drive the operator's terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+
+
+@contextmanager
+def in_one_line(*errors: type[Exception]) -> Iterator[None]:
+    """Turn errors into one line for the operator, and exit code 1."""
+    try:
+        yield
+    except errors as exc:
+        raise click.ClickException(printable(str(exc))) from exc
 
 
 # --- one letter in words
