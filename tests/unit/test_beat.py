@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from celery.beat import Scheduler
-from celery.schedules import maybe_schedule, schedule
+from celery.schedules import crontab, maybe_schedule, schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -547,9 +547,12 @@ _moves = st.lists(
 def test_each_slot_fires_at_most_once_whatever_happens(
     moves: list[tuple[str, int]], interval: int, policy: str
 ) -> None:
-    """A plain task's slot is published at most once, a reliable one's under one id; the policy decides the rest."""
+    """A plain task's slot is published at most once, a reliable one's under one id; the policy decides the rest.
+
+    Of intervals and of crontabs.
+    """
     job, plain = every(float(interval), catch_up=policy), every(float(interval), "plain", catch_up=policy)
-    beats = Fleet({"job": job, "plain": plain})
+    beats = Fleet({"job": job, "plain": plain, "cron": every(crontab(), catch_up=policy)})
     try:
         for beat in (beats.start(), beats.start()):
             beats.run(0, only=beat)
@@ -582,17 +585,17 @@ def _make(beats: Fleet, move: str, seconds: int) -> None:
 
 
 def _judge(beats: Fleet, interval: int, policy: str) -> None:
-    plain, job = beats.slots("plain"), beats.slots("job")
+    plain, job, cron = beats.slots("plain"), beats.slots("job"), beats.slots("cron")
     ids = {(one["reliable_entry"], one["reliable_slot"]): one["id"] for _, one in beats.fired}
     assert len(plain) == len(set(plain))
     assert all(ids[one["reliable_entry"], one["reliable_slot"]] == one["id"] for _, one in beats.fired)
     assert len(set(ids.values())) == len(ids)
-    for slots in (plain, job):
-        assert all(slot % interval == 0 for slot in slots)
-        assert max(slots) > beats.clock.time - START - interval
+    for slots, step in ((plain, interval), (job, interval), (cron, 60)):
+        assert all(slot % step == 0 for slot in slots)
+        assert max(slots) > beats.clock.time - START - step
     assert all(START + slot <= at for slot, (at, _) in zip(plain, _of(beats, "plain"), strict=True))
-    if policy == "all":
-        assert sorted(set(job)) == [interval * number for number in range(1, int(max(job)) // interval + 1)]
+    for slots, step in ((job, interval), (cron, 60)) if policy == "all" else ():
+        assert sorted(set(slots)) == [step * number for number in range(1, int(max(slots)) // step + 1)]
 
 
 def _of(beats: Fleet, entry: str) -> list[tuple[float, dict[str, Any]]]:
