@@ -40,10 +40,10 @@ def relay(ctx: click.Context, /, *, rate: float | None, once: bool) -> None:
 class _Loop:
     """Look each second; at a rate below one a second, less often."""
 
-    def __init__(self, relay: Relay, rate: float) -> None:
+    def __init__(self, relay: Relay, rate: float, *, ending: threading.Event | None = None) -> None:
         self._relay, self._limit = relay, math.ceil(rate * _EACH)
         self._pause = max(_EACH, 1 / rate)
-        self._ending = threading.Event()
+        self._ending = ending or threading.Event()
 
     def once(self) -> int:
         """Publish until nothing waits, or the broker is away."""
