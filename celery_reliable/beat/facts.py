@@ -172,6 +172,17 @@ def policy_for(task: Any, headers: Mapping[str, Any], *, settings: Settings, com
     return policy_of(headers, settings=_settings_of(task, settings, complain), complain=complain)
 
 
+def overlap_for(task: Any, headers: Mapping[str, Any], *, settings: Settings, complain: _Complain) -> str:
+    """Return the policy about overlap of an entry: what its header says, else its task's option, else the setting."""
+    of_task = str(_settings_of(task, settings, lambda _: None).overlap)
+    if POLICY_HEADER not in headers:
+        return of_task
+    complaint = RULES["overlap"].complaint(headers[POLICY_HEADER], default=DEFAULTS["overlap"])
+    if complaint:
+        complain(f"{POLICY_HEADER}: {complaint}")
+    return of_task if complaint else str(headers[POLICY_HEADER])
+
+
 def policy_of(headers: Mapping[str, Any], *, settings: Settings, complain: _Complain) -> Policy:
     """Return the policy of an entry: what its headers say, else its task's options, else the settings."""
     given: dict[str, Any] = {"catch_up": settings.catch_up, "catch_up_window": settings.catch_up_window}

@@ -29,7 +29,9 @@ def reasons(record: SlotRecord, *, led: bool, now: int) -> Iterator[str]:
         return
     if record.state == "claimed":
         yield f"The slot {time_text(record.slot)} is claimed and not known to be published; it is tried again."
-    if record.why:
+    if record.why in MEANINGS:
+        yield f"The slot {time_text(record.slot)} was {MEANINGS[record.why]}."
+    elif record.why:
         yield f"{record.why[:1].upper()}{record.why[1:]}."
     if record.state == "seen":
         yield f"It has not been due since it was first seen, or changed, at {time_text(record.slot)}."

@@ -25,7 +25,7 @@ STACK = """Traceback (most recent call last):
     raise error_of(answer)
 {error}
 """
-REASONS = ("permanent", "exhausted", "poison")
+REASONS = (("permanent", 1), ("exhausted", 6), ("poison", 0))
 
 
 def main(number: int) -> None:
@@ -57,10 +57,14 @@ def letters(number: int, *, now: float) -> list[Any]:
         last = count == number - 1
         args, kwargs = [f"A-{count}"], {"card": "0002", **({"seconds": MARKUP} if last else {})}
         call = Envelope(
-            "webshop.charge", str(uuid.uuid4()), json.dumps([args, kwargs, {}]), options={"queue": "browser"}
+            "webshop.charge",
+            str(uuid.uuid4()),
+            json.dumps([args, kwargs, {}]),
+            options={"queue": "strange" if last else "payments"},
         )
         error = RuntimeError(MARKUP) if last else ERRORS[count % 7 % 3]
-        given: dict[str, Any] = {"reason": REASONS[count % 7 % 3], "attempts": 1 + count % 3}
+        reason, attempts = REASONS[count % 7 % 3]
+        given: dict[str, Any] = {"reason": reason, "attempts": attempts}
         given |= {
             "job": Job(f"charge:A-{count}", "declared"),
             "life": 1,
@@ -88,21 +92,62 @@ def hang(store: Any) -> None:
     store.notes.write("workers", [Write(name="k3Jd02", value=sign.to_json().encode(), ttl=3600)])
 
 
+SECOND = 1_000_000
+WEEK = 7 * 86_400 * SECOND
+MONDAY_AT_SEVEN = (4 * 86_400 + 7 * 3600) * SECOND  # the first one since 1970
+
+
 def schedule(store: Any) -> None:
-    """Note one entry that fires and one that was dropped."""
-    from celery_reliable.slots.records import SlotRecord  # noqa: PLC0415
+    """Note an entry that fires, one that was dropped, and one that is skipped; a beat leads, and another stands by."""
+    from celery_reliable.beat.leadership import LEADER, LEADER_SHELF, MEMBER_SHELF, Member  # noqa: PLC0415
     from celery_reliable.stores.notes import Write  # noqa: PLC0415
 
-    now, second = store.now(), 1_000_000
-    report = SlotRecord("v", now, task="webshop.report", schedule="<freq: 1.00 hour>")
-    for age in (7200, 3600):
-        slot = now - age * second
-        claimed = report.claimed(slot, epoch=1, at=slot, following=slot + 3600 * second, missed=None)
-        report = claimed.fired(at=slot + second, epoch=1)
-    letter = SlotRecord("v", now, task="webshop.newsletter", schedule="<crontab: 0 7 * * 1 (m/h/dM/MY/d)>")
-    claimed = letter.claimed(now - 400 * second, epoch=1, at=now, following=now + 86_400 * second, missed=None)
-    for name, record in {"report": report, "newsletter": claimed.dropped("deadline", at=now)}.items():
+    now = store.now()
+    leader, other = (Member(f"beat-{n}", f"beat-{n}", 7, now / 1e6, 3600.0, epoch=now - 9_000 * SECOND) for n in "12")
+    store.notes.write(LEADER_SHELF, [Write(name=LEADER, value=leader.to_bytes(), ttl=3600, expected=0)])
+    store.notes.write(MEMBER_SHELF, [Write(name=one.token, value=one.to_bytes(), ttl=3600) for one in (leader, other)])
+    rows()
+    for name, record in entries(now).items():
         store.notes.write("beat.slots", [Write(name=name, value=record.to_bytes(), ttl=3600)])
+
+
+def entries(now: int) -> dict[str, Any]:
+    """Return what is known of three entries, with plausible times."""
+    from celery_reliable.slots.records import SlotRecord  # noqa: PLC0415
+
+    hourly, weekly, often = 3600 * SECOND, WEEK, 300 * SECOND
+    report = SlotRecord("v", now, task="webshop.report", schedule="<freq: 1.00 hour>")
+    for count in (3, 2, 1):
+        report = fired(report, now - now % hourly - (count - 1) * hourly, hourly)
+    monday = now - (now - MONDAY_AT_SEVEN) % weekly
+    letter = SlotRecord("v", now, task="webshop.newsletter", schedule="<crontab: 0 7 * * 1 (m/h/dM/MY/d)>")
+    letter = fired(letter, monday - weekly, weekly)
+    letter = letter.claimed(monday, epoch=1, at=monday, following=monday + weekly, missed=None)
+    stock = SlotRecord("v", now, task="webshop.stock", schedule="<freq: 5.00 minutes>")
+    stock = fired(stock, now - now % often - often, often)
+    stock = stock.claimed(now - now % often, epoch=1, at=now, following=now - now % often + often, missed=None)
+    return {
+        "report": report,
+        "newsletter": letter.dropped("deadline", at=monday + 400 * SECOND),
+        "stock": stock.dropped("overlap: task 5f0c2f7e-6b0c-4c7a-9a55-2d1f6a1f7a51 runs", at=now),
+    }
+
+
+def fired(record: Any, slot: int, interval: int) -> Any:
+    """Return the record after one more slot was published."""
+    claimed = record.claimed(slot, epoch=1, at=slot, following=slot + interval, missed=None)
+    return claimed.fired(at=slot + SECOND, epoch=1)
+
+
+def rows() -> None:
+    """Make the rows of two of them, whose headers carry policies."""
+    from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask  # noqa: PLC0415
+
+    monday = CrontabSchedule.objects.create(minute="0", hour="7", day_of_week="1")
+    often = IntervalSchedule.objects.create(every=5, period="minutes")
+    deadline, forbid = json.dumps({"reliable_start_deadline": 300}), json.dumps({"reliable_overlap": "forbid"})
+    PeriodicTask.objects.create(name="newsletter", task="webshop.newsletter", crontab=monday, headers=deadline)
+    PeriodicTask.objects.create(name="stock", task="webshop.stock", interval=often, headers=forbid)
 
 
 if __name__ == "__main__":

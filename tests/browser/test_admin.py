@@ -49,9 +49,9 @@ class Site:
         wait_until(lambda: b"Quit the server" in (folder / "site.log").read_bytes(), 60, "the site is up")
 
     def waiting(self) -> int:
-        """Count the messages in the queue of the replayed calls."""
+        """Count the messages in the queues of the replayed calls."""
         with redis.Redis.from_url(self.redis_url) as broker:
-            return int(broker.llen("browser"))
+            return int(broker.llen("payments")) + int(broker.llen("strange"))
 
     def close(self) -> None:
         """End it."""
@@ -96,6 +96,9 @@ def test_an_operator_repairs_what_died(site: Site, browser: Browser) -> None:
     log_in(browser, site, "ann")
     browser.open(site.url + LETTERS)
     assert "100 shown" in browser.text()
+    browser.fill("#id_queue", "payments")
+    browser.click("#reliable-filter button")
+    assert "window.owned" not in browser.text()
     shot(browser, "letters")
 
     browser.fill("#id_error", "Timeout*")
@@ -105,6 +108,8 @@ def test_an_operator_repairs_what_died(site: Site, browser: Browser) -> None:
 
     browser.open(f"{site.url}{LETTERS}groups/")
     assert "4 groups" in browser.text()
+    browser.open(f"{site.url}{LETTERS}groups/?queue=payments")
+    assert "3 groups" in browser.text()
     shot(browser, "groups", height=640)
 
     look_at_markup(browser, site)
@@ -113,10 +118,14 @@ def test_an_operator_repairs_what_died(site: Site, browser: Browser) -> None:
     release(browser, site)
 
     browser.open(f"{site.url}/admin/celery_reliable/beatentry/")
-    assert "No beat leads" in browser.text()
+    assert "beat-1 pid 7 leads for" in browser.text()
+    assert "1 stands by" in browser.text()
+    shot(browser, "entries", height=520)
     browser.click('a[href*="newsletter"]')
-    assert "it could not start before its start_deadline" in browser.text()
-    shot(browser, "beat", height=640)
+    assert "was dropped: it could not start before its start_deadline" in browser.text()
+    shot(browser, "beat", height=700)
+    browser.click(".object-tools a")
+    assert "Change periodic task" in browser.text()
 
 
 def look_at_markup(browser: Browser, site: Site) -> None:
@@ -139,8 +148,8 @@ def edit_and_replay(browser: Browser, site: Site) -> None:
     browser.fill("#id_kwargs", '{"colour": "red"}')
     browser.click(".submit-row input")
     assert "unexpected keyword argument" in browser.text()
+    shot(browser, "edit", height=760)
     browser.fill("#id_kwargs", '{"card": "4242"}')
-    shot(browser, "edit", height=700)
     browser.click(".submit-row input")
     assert "Replayed with other arguments" in browser.text()
     assert "ann" in browser.run("document.querySelector('.reliable-history').innerText")
@@ -171,7 +180,7 @@ def release(browser: Browser, site: Site) -> None:
     browser.fill("#reliable-q", "charge:A-4711")
     browser.click("#reliable-filter button")
     assert "celery@web-7" in browser.text()
-    shot(browser, "key", height=760)
+    shot(browser, "key", height=824)
     browser.click("input[value='Release the lease']")
     assert "Released from k3Jd02.1f." in browser.text()
 

@@ -219,7 +219,11 @@ FIRED = SlotRecord("v", SLOT, "fired", following=SLOT + 10_000_000)
         (SlotRecord("v", SLOT, "fired", absent=SLOT), True, "disabled, or gone from the schedule, since 2026-06-01"),
         (SlotRecord("v", SLOT, "claimed"), True, "is claimed and not known to be published; it is tried again"),
         (SlotRecord("v", SLOT, "claimed", why="publish refused: no route"), True, "Publish refused: no route"),
-        (FIRED.dropped("deadline", at=SLOT), True, "Deadline"),
+        (
+            FIRED.dropped("deadline", at=SLOT),
+            True,
+            "12:00:00 UTC was dropped: it could not start before its start_deadline.",
+        ),
         (FIRED.dropped("overlap: task x runs", at=SLOT), True, "Overlap: task x runs"),
         (FIRED.with_skips([Passed(SLOT, "overlap: task x runs", SLOT)]), True, "Overlap: task x runs"),
         (SlotRecord("v", SLOT, "fired", why="its schedule raised X"), True, "Its schedule raised X"),

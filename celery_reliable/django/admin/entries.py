@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.apps import apps
 from django.urls import NoReverseMatch, reverse
 
-from celery_reliable.beat.facts import policy_for
+from celery_reliable.beat.facts import overlap_for, policy_for
 from celery_reliable.beat.leadership import Member, leader_and_members
 from celery_reliable.cli.screens import age, printable
 from celery_reliable.django.admin.pages import StoreAdmin, View
@@ -160,12 +160,16 @@ def _policy(app: Celery, record: SlotRecord, headers: Mapping[str, Any]) -> tupl
     """Return the policy of an entry in words, and what is wrong with what it says."""
     wrong: list[str] = []
     settings = runtime_of(app).settings
-    policy = policy_for(app.tasks.get(record.task), headers, settings=settings, complain=wrong.append)
+    task = app.tasks.get(record.task)
+    policy = policy_for(task, headers, settings=settings, complain=wrong.append)
+    overlap = overlap_for(task, headers, settings=settings, complain=wrong.append)
     words = f"catch up: {policy.catch_up}"
     if policy.catch_up != "skip":
         words += f", within {age(policy.window)}"
     if policy.deadline is not None:
         words += f", starts within {age(policy.deadline)}"
+    if overlap != "allow":
+        words += f", overlap: {overlap}"
     return words, tuple(printable(text) for text in wrong)
 
 

@@ -706,7 +706,8 @@ NOW = 1_790_000_000_000_000
 def test_entries_show_policy_slots_and_why_they_did_not_run(ann: Client, project: Project, queue: str) -> None:
     """Policies come from the row's headers; a wrong one is said; a link leads to django-celery-beat's own page."""
     every_hour = IntervalSchedule.objects.create(every=1, period="hours")
-    headers = json.dumps({"reliable_catch_up": "skip", "reliable_start_deadline": "soon"})
+    given = {"reliable_catch_up": "skip", "reliable_overlap": "forbid"}
+    headers = json.dumps({**given, "reliable_start_deadline": "soon"})
     row = PeriodicTask.objects.create(
         name=f"{queue} {SCRIPT}", interval=every_hour, headers=headers, task="webshop.report"
     )
@@ -718,13 +719,13 @@ def test_entries_show_policy_slots_and_why_they_did_not_run(ann: Client, project
     pages = [ann.get(ENTRIES), ann.get(f"{ENTRIES}{quote(row.name)}/change/")]
     for page in pages:
         assert SCRIPT not in page.content.decode()
-        assert "catch up: skip" in page.content.decode()
+        assert "catch up: skip, overlap: forbid" in page.content.decode()
     assert "No beat leads" in pages[0].content.decode()
     detail = unescape(pages[1].content.decode())
     for text in (
         "reliable_start_deadline",
         "passed over",
-        "Superseded.",
+        "was dropped: the broker refused it until a later slot was due",
         f"/admin/django_celery_beat/periodictask/{row.pk}/",
     ):
         assert text in detail, text
@@ -733,15 +734,18 @@ def test_entries_show_policy_slots_and_why_they_did_not_run(ann: Client, project
 
 
 def test_an_entry_of_the_settings_has_its_policy_too(ann: Client, project: Project) -> None:
-    """From its own headers in beat_schedule."""
+    """From its own headers in beat_schedule; what is wrong there is said, and does not hold."""
     name = "hourly"
-    entry = {"task": "webshop.report", "schedule": 3600.0, "options": {"headers": {"reliable_catch_up": "all"}}}
+    headers = {"reliable_catch_up": "all", "reliable_overlap": "never"}
+    entry = {"task": "webshop.report", "schedule": 3600.0, "options": {"headers": headers}}
     record = SlotRecord("v", NOW, task="webshop.report", absent=0)
     project.store.notes.write("beat.slots", [Write(name=name, value=record.to_bytes(), ttl=60.0)])
     before = project.app.conf.beat_schedule
     project.app.conf.beat_schedule = {**before, name: entry}
     try:
-        assert "catch up: all, within 1d" in ann.get(f"{ENTRIES}{name}/change/").content.decode()
+        page = ann.get(f"{ENTRIES}{name}/change/").content.decode()
+        assert "catch up: all, within 1d<" in page
+        assert "reliable_overlap: expected one of" in page
     finally:
         project.app.conf.beat_schedule = before
 
