@@ -12,6 +12,7 @@ from django.db import transaction as django_transaction
 
 from celery_reliable.inbox import refuse_another_database
 from celery_reliable.stores.sql.link import percent
+from celery_reliable.stores.sql.statements import kind_of
 
 
 class _Database:
@@ -19,7 +20,7 @@ class _Database:
 
     def __init__(self, using: str) -> None:
         self._connection = connections[using]
-        self.kind = str(self._connection.vendor)
+        self.kind = kind_of(self._connection.vendor)
         self.name = f"DATABASES[{using!r}]"
         self.remedy = f"python manage.py migrate celery_reliable --database={using}"
 

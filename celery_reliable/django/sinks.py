@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import IntegrityError, router, transaction
+from django.db import IntegrityError, connections, router, transaction
 from django.db.models import Model, Q
 
 from celery_reliable.errors import ConfigurationError
@@ -35,7 +35,7 @@ def fenced_update(queryset: Any, /, *, fence: int, fence_field: str = "fence", *
     free = Q(**{f"{fence_field}__lte": number}) | Q(**{f"{fence_field}__isnull": True})
     with transaction.atomic(using=alias, savepoint=False):
         changed = rows.filter(free).update(**{**changes, fence_field: number})
-        if rows.filter(**{f"{fence_field}__gt": number}).exists():
+        if _read_anew(rows.filter(**{f"{fence_field}__gt": number}), alias).exists():
             raise sinks.refusal(number, table=queryset.model._meta.label)
     return int(changed)
 
@@ -78,7 +78,8 @@ def insert_once(model: type[Model], /, *, unique: str | Iterable[str], using: st
     true; a model without it is refused with `ConfigurationError`. A caller that meets an insert which is not committed yet
     waits for its end. Every other violation (another unique constraint, a foreign key) raises ``IntegrityError``. Limits:
     the row that was there is not compared with ``values``; on PostgreSQL the transaction's level is Django's own,
-    ``READ COMMITTED``. Inside an ``atomic`` block it takes a savepoint.
+    ``READ COMMITTED``; on MariaDB callers whose predecessor rolls back may meet in a deadlock, which the server ends with
+    an error. Inside an ``atomic`` block it takes a savepoint.
 
     .. versionadded:: 0.1
     """
@@ -90,10 +91,16 @@ def insert_once(model: type[Model], /, *, unique: str | Iterable[str], using: st
             row.save(force_insert=True, using=alias)
     except IntegrityError:
         same = {name: _value(row, name) for name in names}
-        if not model._base_manager.using(alias).filter(**same).exists():
-            raise
+        with transaction.atomic(using=alias, savepoint=False):
+            if not _read_anew(model._base_manager.using(alias).filter(**same), alias).exists():
+                raise
         return False
     return True
+
+
+def _read_anew(queryset: Any, alias: str) -> Any:
+    """Let a query see what is committed by now: a transaction of MariaDB may show the time of its first look."""
+    return queryset.select_for_update() if connections[alias].vendor == "mysql" else queryset
 
 
 def _value(row: Model, name: str) -> Any:

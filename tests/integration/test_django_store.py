@@ -44,7 +44,7 @@ store.submit(job, task_id="A", ttl=60)
 given = {"task_id": "A", "life": 1, "ttl": 60, "max_deliveries": 5, "record_ttl": 60}
 try:
     with transaction.atomic(using=alias):
-        if alias == "postgres":
+        if alias != "default":
             connections[alias].cursor().execute("SELECT count(*) FROM celery_reliable_record")
         assert isinstance(store.claim(job, token="one", **given), Run)
         raise ValueError("the task failed")
@@ -81,6 +81,10 @@ alias = sys.argv[1]
 call_command("migrate", "celery_reliable", database=alias, verbosity=0)
 store = open_store(f"django://{alias}")
 
+if alias == "mariadb":
+    ((level, zone),) = store._step(lambda session: session.rows("SELECT @@tx_isolation, @@time_zone", {}))
+    assert (level, zone) == ("READ-COMMITTED", "+00:00"), "whatever the alias says"
+
 def note(name):
     [version] = store.notes.write("test", [Write(name=name, value=b"1", ttl=60)])
     assert version and name in store.notes.read("test", [name])
@@ -114,10 +118,76 @@ for number in range(2):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 note("after the children")
 assert list(store._link._idle) == kept, "a child's end closed its parent's session"
-if alias == "postgres":
+if alias != "default":
     with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        if alias == "postgres":
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        else:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE id <> connection_id()")
+            for (session,) in cursor.fetchall():
+                cursor.execute(f"KILL {session}")
     note("after its session was ended")
+"""
+
+
+INBOX = """
+import contextlib, sys
+from functools import partial
+import django
+django.setup()
+from django.core.management import call_command
+from django.db import connections
+from celery_reliable.django.inbox import transaction
+from celery_reliable.errors import AlreadyCommitted, ConfigurationError
+from celery_reliable.inbox import Claim, once_committed, tidy
+from celery_reliable.stores.base import Job
+from celery_reliable.stores.memory import MemoryStore
+
+alias = sys.argv[1]
+call_command("migrate", "celery_reliable", database=alias, verbosity=0)
+
+def said(statement, *values):
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description else []
+
+def pay(label, *, ttl=60.0, result=None):
+    claim = Claim(Job(label, "own"), 1, "inbox:", ttl, MemoryStore())
+    with once_committed(partial(transaction, alias), claim) as done:
+        said("INSERT INTO payment VALUES (%s)", label)
+        done.result = result
+
+def payments(label):
+    [(count,)] = said("SELECT count(*) FROM payment WHERE label = %s", label)
+    return count
+
+said("DROP TABLE IF EXISTS payment")
+said("CREATE TABLE payment (label varchar(80))")
+pay("once", result={"paid": 7})
+try:
+    pay("once")
+except AlreadyCommitted as exc:
+    assert exc.result == {"paid": 7} and payments("once") == 1
+else:
+    raise AssertionError("it was paid twice")
+with contextlib.suppress(ConfigurationError):
+    pay("rolled back", result=object())
+assert payments("rolled back") == 0
+pay("rolled back")
+assert payments("rolled back") == 1
+for _ in range(2):
+    pay("over", ttl=0.0)
+assert payments("over") == 2
+with transaction(alias) as database:
+    assert tidy(database, prefix="inbox:") == 1
+call_command("migrate", "celery_reliable", "zero", database=alias, verbosity=0)
+try:
+    pay("nowhere")
+except ConfigurationError as exc:
+    assert f"manage.py migrate celery_reliable --database={alias}" in str(exc), exc
+else:
+    raise AssertionError("a table that is not there")
+said("DROP TABLE payment")
 """
 
 
@@ -130,13 +200,18 @@ def python(code: str, *words: str, tmp_path: Path, port: int) -> subprocess.Comp
 
 
 @pytest.fixture
-def port(postgres_server: servers.Server | servers.ExternalServer) -> int:
-    """Where PostgreSQL listens."""
-    url = sqlalchemy.make_url(postgres_server.url)
-    return url.port or 5432
+def port(request: pytest.FixtureRequest, alias: str) -> int:
+    """Where the server of the alias listens."""
+    if alias == "default":
+        return 1
+    server: servers.Server | servers.ExternalServer = request.getfixturevalue(f"{alias}_server")
+    return sqlalchemy.make_url(server.url).port or 1
 
 
-@pytest.mark.parametrize(("alias", "part"), [("postgres", "Claiming"), ("default", "KeepingNotes")])
+PARTS = [("postgres", "Claiming"), ("mariadb", "Claiming or Notes"), ("default", "KeepingNotes")]
+
+
+@pytest.mark.parametrize(("alias", "part"), PARTS)
 def test_parts_of_the_contract_hold_over_django(tmp_path: Path, port: int, alias: str, part: str) -> None:
     """The statements are those of the other link; what differs is how they are sent and how rows come back."""
     done = python(CONTRACT, alias, "-k", part, tmp_path=tmp_path, port=port)
@@ -144,15 +219,22 @@ def test_parts_of_the_contract_hold_over_django(tmp_path: Path, port: int, alias
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("alias", ["postgres", "default"])
+@pytest.mark.parametrize("alias", ["postgres", "mariadb", "default"])
 def test_a_claim_does_not_belong_to_the_transaction_of_the_task(tmp_path: Path, port: int, alias: str) -> None:
     """It stays when that is rolled back; a wrong alias and missing tables are said in words."""
     done = python(EFFECTS, alias, tmp_path=tmp_path, port=port)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("alias", ["postgres", "default"])
+@pytest.mark.parametrize("alias", ["postgres", "mariadb", "default"])
 def test_the_store_s_connections_outlive_requests_and_forks(tmp_path: Path, port: int, alias: str) -> None:
     """Neither the end of a request nor a pool child touches them; one that the server ended is replaced."""
     done = python(CONNECTIONS, alias, tmp_path=tmp_path, port=port)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("alias", ["postgres", "mariadb"])
+def test_a_marker_is_committed_with_its_effect(tmp_path: Path, port: int, alias: str) -> None:
+    """On a server; on SQLite, a whole worker shows it. Once, with its result; after a rollback, or its time, again."""
+    done = python(INBOX, alias, tmp_path=tmp_path, port=port)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pymysql.err import DataError, IntegrityError, InternalError, OperationalError, ProgrammingError
 
 from celery_reliable.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
 from celery_reliable.stores.sql import open_sql_store
-from celery_reliable.stores.sql.errors import is_again, is_away, is_duplicate, translated
+from celery_reliable.stores.sql.django import _bounded, server_of
+from celery_reliable.stores.sql.errors import duplicate_of, is_again, is_away, is_duplicate, translated
 from celery_reliable.stores.sql.link import prepare_mariadb
 
 
@@ -39,6 +42,35 @@ def test_a_newer_one_is_not(version: str) -> None:
     """Then it is told what the store needs."""
     with pytest.raises(AttributeError, match="cursor"):
         prepare_mariadb(Server(version), timeout=5.0)
+
+
+class Alias:
+    """Django's connection to a server of some version."""
+
+    def __init__(self, version: str, *, vendor: str = "mysql") -> None:
+        """Take what the server says of itself."""
+        self.vendor, self.connection = vendor, Server(version)
+        self.settings_dict: dict[str, Any] = {"OPTIONS": {"read_timeout": 9}}
+
+    def ensure_connection(self) -> None:
+        """As Django's."""
+
+
+def test_migrations_make_tables_where_something_can_use_them() -> None:
+    """A project on MySQL that keeps its store in Redis has the app, and its migrations pass."""
+    assert server_of(Alias("11.4.2-MariaDB")) == "mariadb"
+    assert server_of(Alias("", vendor="postgresql")) == "postgresql"
+    assert [server_of(Alias("8.0.36")), server_of(Alias("10.3.39-MariaDB")), server_of(Alias("", vendor="oracle"))] == [
+        "",
+        "",
+        "",
+    ]
+
+
+def test_waits_for_the_server_of_an_alias_are_bounded() -> None:
+    """In whole seconds, as mysqlclient wants them; the project's own options win."""
+    bounds = _bounded(Alias("11.4.2-MariaDB"), timeout=5.0)["OPTIONS"]
+    assert bounds == {"connect_timeout": 5, "read_timeout": 9, "write_timeout": 6}
 
 
 @pytest.mark.parametrize("number", [1020, 1205, 1213])
@@ -75,6 +107,34 @@ def test_a_mistake_is_named_with_its_remedy(exc: Exception, kind: type[StoreErro
     assert type(found) is kind
     assert remedy in str(found)
     assert not is_away(exc)
+
+
+class MySQLdbError(Exception):
+    """An error of mysqlclient, which is not installed here: the same numbers, from its own module."""
+
+    __module__ = "MySQLdb"
+
+
+def test_errors_of_mysqlclient_have_the_same_meanings() -> None:
+    """It is what most Django projects have."""
+    assert is_duplicate(MySQLdbError(1062, "..."))
+    assert is_away(MySQLdbError(2006, "..."))
+    assert is_again(MySQLdbError(1213, "..."))
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("Duplicate entry '7' for key 'receipt_parcel'", "receipt_parcel"),  # MariaDB
+        ("Duplicate entry '7' for key 'receipt.receipt_parcel'", "receipt_parcel"),  # MySQL 8
+        ("Duplicate entry 'for key 'x'' for key 'PRIMARY'", "PRIMARY"),
+        ("...", ""),
+    ],
+)
+def test_the_index_that_refused_a_row_is_known(text: str, index: str) -> None:
+    """Only by its name can another violation be told."""
+    assert duplicate_of(IntegrityError(1062, text)) == index
+    assert not duplicate_of(IntegrityError(1048, text))
 
 
 def test_a_row_that_is_there_is_told_from_other_violations() -> None:

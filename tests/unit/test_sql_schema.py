@@ -25,7 +25,7 @@ def test_statements_are_those_of_the_metadata(dialect: str) -> None:
     assert ddl.statements(dialect) == made
 
 
-@pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_statements_of_the_inbox_are_those_of_its_metadata(dialect: str) -> None:
     """Likewise."""
     inbox = [text.replace("\t", "    ") for text in schema.statements(dialect, of=schema.inbox_metadata)]

@@ -13,12 +13,10 @@ from sqlalchemy.orm import Session
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.inbox import refuse_another_database
+from celery_reliable.stores.sql.statements import kind_of
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
-
-
-_KINDS = {"mysql": "mariadb"}  # the URL of a MariaDB may begin with either
 
 
 class Database:
@@ -30,7 +28,7 @@ class Database:
         """Take what the caller works with."""
         self.session = session
         engine = _bind(session)
-        self.kind = _KINDS.get(engine.dialect.name, engine.dialect.name)
+        self.kind = kind_of(engine.dialect.name)
         self.place = engine.engine
         self.name = str(self.place.url)  # without the password
 

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Table, and_, exists, inspect, or_, select, update
+from sqlalchemy import Table, and_, insert, inspect, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapper, Session
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.execution import sinks
+from celery_reliable.stores.sql.errors import duplicate_of
+from celery_reliable.stores.sql.statements import kind_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, ColumnElement
+    from sqlalchemy import Column, ColumnElement, Select
     from sqlalchemy.engine import Connection
 
 _INSERTS: Mapping[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+_MARIADB = "mariadb"
 
 
 def fenced_update(
@@ -51,7 +55,7 @@ def fenced_update(
     number, column = sinks.checked_fence(fence), _column(target, fence_column)
     free = or_(column.is_(None), column <= number)
     result: Any = session.execute(update(target).where(*where, free).values({**changes, fence_column: number}))
-    if session.execute(select(exists().where(and_(*where, column > number)))).scalar():
+    if session.execute(_reading_anew(session, select(column).where(and_(*where, column > number)).limit(1))).first():
         raise sinks.refusal(number, table=_table(target).name)
     return int(result.rowcount)
 
@@ -102,23 +106,65 @@ def insert_once(
 
     Guarantee: the unique index over exactly these columns is the arbiter, so one of any number of callers is told true;
     without such an index the database refuses the statement. A caller that meets an insert which is not committed yet
-    waits for its end. Every other violation (another unique index, a foreign key) raises as usual. Limits: PostgreSQL and
-    SQLite; the row that was there is not compared with ``values``; no ORM object is made.
+    waits for its end. Every other violation (another unique index, a foreign key) raises as usual. Limits: PostgreSQL,
+    SQLite and MariaDB, there with a second statement that looks for the index; the row that was there is not compared with
+    ``values``; no ORM object is made.
 
     .. versionadded:: 0.1
     """
     deciding = [_column(target, name) for name in sinks.arbiters(unique, value=values.get)]
     row = {_column(target, name): value for name, value in values.items()}
-    insert = _insert(session)(_table(target)).values(row).on_conflict_do_nothing(index_elements=deciding)
-    return session.execute(insert.returning(deciding[0])).first() is not None
-
-
-def _insert(session: Session | Connection) -> Any:
-    bind = session.get_bind() if isinstance(session, Session) else session
-    if bind.dialect.name not in _INSERTS:
-        found = f"insert_once: expected a database on {' or '.join(_INSERTS)}, found {bind.dialect.name}"
+    kind = _kind(session)
+    if kind == _MARIADB:
+        return _inserted_on_mariadb(session, _table(target), deciding, row)
+    if kind not in _INSERTS:
+        found = f"insert_once: expected a database on {' or '.join((*_INSERTS, _MARIADB))}, found {kind}"
         raise ConfigurationError(f"{found}; insert in a savepoint and take IntegrityError for false")
-    return _INSERTS[bind.dialect.name]
+    once = _INSERTS[kind](_table(target)).values(row).on_conflict_do_nothing(index_elements=deciding)
+    return session.execute(once.returning(deciding[0])).first() is not None
+
+
+def _inserted_on_mariadb(session: Session | Connection, table: Table, deciding: list[Column[Any]], row: Any) -> bool:
+    """Insert, and take the duplicate that the right index has found for an answer: the transaction goes on after it.
+
+    Of its own statements IGNORE would also cut what is too long, and ON DUPLICATE KEY heeds every unique index.
+    """
+    indexes = _unique_indexes(session, table, {column.name for column in deciding})
+    try:
+        session.execute(insert(table).values(row))
+    except IntegrityError as exc:
+        if duplicate_of(exc) in indexes:
+            return False
+        raise
+    return True
+
+
+_INDEXES = text("""
+SELECT index_name, column_name FROM information_schema.statistics
+WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name AND non_unique = 0
+""")
+
+
+def _unique_indexes(session: Session | Connection, table: Table, names: set[str]) -> set[str]:
+    """Return the indexes over exactly these columns. Raises `ConfigurationError` when every caller would insert."""
+    columns: dict[str, set[str]] = {}
+    for index, column in session.execute(_INDEXES, {"schema": table.schema, "name": table.name}):
+        columns.setdefault(index, set()).add(column)
+    found = {index for index, indexed in columns.items() if indexed == names}
+    if not found:
+        expected = f"insert_once: expected a unique index over ({', '.join(sorted(names))}) of {table.name}, found none"
+        raise ConfigurationError(f"{expected}; add one")
+    return found
+
+
+def _reading_anew(session: Session | Connection, query: Select[Any]) -> Select[Any]:
+    """Let a query see what is committed by now: on MariaDB a transaction shows the time of its first look."""
+    return query.with_for_update(read=True) if _kind(session) == _MARIADB else query
+
+
+def _kind(session: Session | Connection) -> str:
+    bind = session.get_bind() if isinstance(session, Session) else session
+    return kind_of(bind.dialect.name)
 
 
 def _table(target: Any) -> Any:

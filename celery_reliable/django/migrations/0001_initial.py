@@ -7,15 +7,15 @@ from typing import Any
 from django.db import migrations
 
 from celery_reliable.stores.sql import ddl
-from celery_reliable.stores.sql.statements import DIALECTS
+from celery_reliable.stores.sql.django import server_of
 
 TABLES = ("record", "progress", "ledger", "letter", "note", "fleet")
 
 
 def create(_: Any, editor: Any) -> None:
     """Run the statements for the kind of server; on other kinds nothing can use the tables."""
-    if editor.connection.vendor in DIALECTS:
-        for statement in ddl.statements(editor.connection.vendor, version="0001"):
+    if kind := server_of(editor.connection):
+        for statement in ddl.statements(kind, version="0001"):
             editor.execute(statement)
 
 
@@ -29,4 +29,4 @@ class Migration(migrations.Migration):
     """See above."""
 
     initial = True
-    operations = (migrations.RunPython(create, drop),)
+    operations = (migrations.RunPython(create, drop, atomic=False),)

@@ -7,13 +7,13 @@ from typing import Any
 from django.db import migrations
 
 from celery_reliable.stores.sql import ddl
-from celery_reliable.stores.sql.statements import DIALECTS
+from celery_reliable.stores.sql.django import server_of
 
 
 def create(_: Any, editor: Any) -> None:
     """Run the statements for the kind of server; on other kinds nothing can use the table."""
-    if editor.connection.vendor in DIALECTS:
-        for statement in ddl.statements(editor.connection.vendor, version="inbox_0001"):
+    if kind := server_of(editor.connection):
+        for statement in ddl.statements(kind, version="inbox_0001"):
             editor.execute(statement)
 
 
@@ -26,4 +26,4 @@ class Migration(migrations.Migration):
     """See above."""
 
     dependencies = (("celery_reliable", "0001_initial"),)
-    operations = (migrations.RunPython(create, drop),)
+    operations = (migrations.RunPython(create, drop, atomic=False),)

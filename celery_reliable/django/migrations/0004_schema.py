@@ -7,17 +7,17 @@ from typing import Any
 from django.db import migrations
 
 from celery_reliable.stores.sql import ddl
-from celery_reliable.stores.sql.statements import DIALECTS
+from celery_reliable.stores.sql.django import server_of
 
 
 def stamp(_: Any, editor: Any) -> None:
     """Write the number; on kinds of server that cannot have the store there is nowhere to write it."""
-    if editor.connection.vendor in DIALECTS:
-        editor.execute(ddl.stamp(1))
+    if kind := server_of(editor.connection):
+        editor.execute(ddl.stamp(1, dialect=kind))
 
 
 class Migration(migrations.Migration):
     """See above."""
 
     dependencies = (("celery_reliable", "0003_admin"),)
-    operations = (migrations.RunPython(stamp, migrations.RunPython.noop),)
+    operations = (migrations.RunPython(stamp, migrations.RunPython.noop, atomic=False),)

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections, transaction
+from django.db import Error, IntegrityError, connections, transaction
 from django.db.utils import ConnectionDoesNotExist
 
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.stores.outbox import Delivering
-from celery_reliable.stores.sql.errors import is_away
-from celery_reliable.stores.sql.link import Lone, Row, Values, bound_waits, percent, postgres_arguments
-from celery_reliable.stores.sql.statements import DIALECTS, Dialect
+from celery_reliable.stores.sql.errors import is_away, is_duplicate
+from celery_reliable.stores.sql.link import (
+    Lone,
+    Row,
+    Values,
+    bound_waits,
+    mariadb_arguments,
+    mariadb_refusal,
+    percent,
+    postgres_arguments,
+    prepare_mariadb,
+)
+from celery_reliable.stores.sql.statements import DIALECTS, Dialect, kind_of
 
-VENDORS = ("postgresql", "sqlite")  # as Django calls them
+_BOUNDS: Mapping[str, Callable[[float], dict[str, Any]]] = {
+    "postgresql": postgres_arguments,
+    "mariadb": mariadb_arguments,
+    "sqlite": lambda timeout: {"timeout": timeout},
+}
 _KEPT = 20  # idle connections kept open at most
 
 
@@ -47,11 +61,10 @@ class DjangoLink:
     def dialect(self) -> Dialect:
         """Return the kind of server that the alias names."""
         vendor = self._new().vendor
-        if vendor not in VENDORS:
-            found = f"reliable_store_url: expected an alias on {' or '.join(VENDORS)}, found {vendor}"
-            remedy = "name another alias, or mariadb+pymysql://USER@HOST/DATABASE for MariaDB, or use Redis"
-            raise ConfigurationError(f"{found} under {self._alias!r} in DATABASES; {remedy}")
-        return DIALECTS[vendor]
+        if kind_of(vendor) not in DIALECTS:
+            found = f"reliable_store_url: expected an alias on {' or '.join(DIALECTS)}, found {vendor}"
+            raise ConfigurationError(f"{found} under {self._alias!r} in DATABASES; name another alias, or use Redis")
+        return DIALECTS[kind_of(vendor)]
 
     @contextmanager
     def session(self) -> Iterator[DjangoSession]:
@@ -78,7 +91,10 @@ class DjangoLink:
     def _connected(self) -> Any:
         connection = self._new()
         connection.connect()
-        bound_waits(connection.connection, timeout=self._timeout)
+        if self.dialect.name == "mariadb":
+            prepare_mariadb(connection.connection, timeout=self._timeout)
+        else:
+            bound_waits(connection.connection, timeout=self._timeout)
         return connection
 
     def lone(self) -> Lone:
@@ -135,7 +151,12 @@ class DjangoSession:
     def change(self, statement: str, values: Values) -> int:
         """See `Session.change`."""
         with self._connection.cursor() as cursor:
-            cursor.execute(percent(statement), dict(values))
+            try:
+                cursor.execute(percent(statement), dict(values))
+            except IntegrityError as exc:
+                if is_duplicate(exc):
+                    return 0
+                raise
             return int(cursor.rowcount)
 
     def run(self, statement: str) -> None:
@@ -152,7 +173,7 @@ class DjangoTransaction(DjangoSession):
     def __init__(self, connection: Any) -> None:
         """Take Django's connection, inside ``atomic``."""
         super().__init__(connection, kept=True)
-        self.kind = str(connection.vendor)
+        self.kind = kind_of(connection.vendor)
         self.place = str(connection.alias)
 
     def after_commit(self, relay: Delivering, task_id: str) -> None:
@@ -160,11 +181,20 @@ class DjangoTransaction(DjangoSession):
         transaction.on_commit(partial(relay.deliver, [task_id]), using=self.place)
 
 
+def server_of(connection: Any) -> str:
+    """Return the kind of server behind one of Django's connections, "" for one that cannot have our tables."""
+    kind = kind_of(connection.vendor)
+    if kind == "mariadb":
+        connection.ensure_connection()
+        kind = kind if mariadb_refusal(connection.connection) is None else ""
+    return kind if kind in DIALECTS else ""
+
+
 def _bounded(connection: Any, *, timeout: float) -> Mapping[str, Any]:
     """Return the connection's settings with bounds on its waits; the project's own options win."""
     settings = connection.settings_dict
-    bounds = {"timeout": timeout} if connection.vendor == "sqlite" else postgres_arguments(timeout)
-    options = {**(bounds if connection.vendor in VENDORS else {}), **settings["OPTIONS"]}
+    bounds = _BOUNDS.get(kind_of(connection.vendor))
+    options = {**(bounds(timeout) if bounds else {}), **settings["OPTIONS"]}
     options.pop("pool", None)  # a pool of Django's would be another one beside ours
     return {**settings, "OPTIONS": options, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False}
 

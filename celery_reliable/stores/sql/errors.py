@@ -1,11 +1,12 @@
 """Say what a driver's error means: do it again, the server is away, it is full, or it refused.
 
-Told by SQLSTATE on PostgreSQL (psycopg, psycopg2), by number on MariaDB (PyMySQL), and by SQLite's own words; whether SQLAlchemy or Django stand between
+Told by SQLSTATE on PostgreSQL (psycopg, psycopg2), by number on MariaDB (PyMySQL, mysqlclient), and by SQLite's own words; whether SQLAlchemy or Django stand between
 changes nothing.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from celery_reliable.errors import StoreError, StoreFull, StoreUnavailable
@@ -15,6 +16,7 @@ _AGAIN = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock no
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
 _AWAY_CLASSES = ("08", "57P", "25P")  # connection exception, operator intervention, idle session ended
 _AWAY = ("53300", "57014", "25006")  # too many connections, statement timeout, read-only after a fail-over
+_MARIADB_DRIVERS = ("pymysql", "MySQLdb")
 _DUPLICATE = 1062
 # The SQLSTATE that PostgreSQL would give it. MariaDB's own does for few of them, and its drivers keep that to themselves.
 _NUMBERS = {
@@ -123,6 +125,14 @@ def is_duplicate(exc: BaseException) -> bool:
     return _number(_driver_error(exc)) == _DUPLICATE
 
 
+def duplicate_of(exc: BaseException) -> str:
+    """Return the name of the unique index in which MariaDB found such a row, "" for every other error."""
+    named = (
+        re.search(r"for key '(?:[^']*\.)?([^'.]+)'$", str(_driver_error(exc).args[-1])) if is_duplicate(exc) else None
+    )
+    return named[1] if named else ""
+
+
 def sqlstate(exc: BaseException) -> str:
     """Return the five characters that PostgreSQL gives an error, or would give MariaDB's; "" where there are none."""
     driver = _driver_error(exc)
@@ -133,7 +143,7 @@ def sqlstate(exc: BaseException) -> str:
 
 def _number(driver: BaseException) -> int:
     """Return the number that MariaDB gives an error, 0 for other drivers."""
-    known = type(driver).__module__.partition(".")[0] == "pymysql" and driver.args
+    known = type(driver).__module__.partition(".")[0] in _MARIADB_DRIVERS and driver.args
     return driver.args[0] if known and isinstance(driver.args[0], int) else 0
 
 

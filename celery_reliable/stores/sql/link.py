@@ -114,8 +114,18 @@ def postgres_arguments(timeout: float) -> dict[str, Any]:
 
 
 def mariadb_arguments(timeout: float) -> dict[str, Any]:
-    """Return PyMySQL's arguments that bound every wait; a second later than the server, so that its word comes first."""
-    return {"connect_timeout": max(int(timeout), 1), "read_timeout": timeout + 1.0, "write_timeout": timeout + 1.0}
+    """Return what bounds every wait, in whole seconds, of PyMySQL and mysqlclient; the server's own word comes first."""
+    longer = int(timeout) + 1
+    return {"connect_timeout": max(int(timeout), 1), "read_timeout": longer, "write_timeout": longer}
+
+
+def mariadb_refusal(driver: Any) -> str | None:
+    """Say what is wrong with a server that goes by MySQL's name, None for a MariaDB that has SKIP LOCKED."""
+    found = str(driver.get_server_info())
+    version = re.search(r"(\d+)\.(\d+)\.\d+-MariaDB", found)
+    if version is not None and (int(version[1]), int(version[2])) >= _OLDEST_MARIADB:
+        return None
+    return f"expected MariaDB 10.6 or newer, found {found}"
 
 
 def prepare_mariadb(driver: Any, *, timeout: float) -> None:
@@ -123,11 +133,8 @@ def prepare_mariadb(driver: Any, *, timeout: float) -> None:
 
     Raises `ConfigurationError` for a MariaDB without SKIP LOCKED, and for a MySQL.
     """
-    found = str(driver.get_server_info())
-    version = re.search(r"(\d+)\.(\d+)\.\d+-MariaDB", found)
-    if version is None or (int(version[1]), int(version[2])) < _OLDEST_MARIADB:
-        expected = "reliable_store_url: expected MariaDB 10.6 or newer"
-        raise ConfigurationError(f"{expected}, found {found}; name another server, PostgreSQL or Redis")
+    if refusal := mariadb_refusal(driver):
+        raise ConfigurationError(f"reliable_store_url: {refusal}; name another server, PostgreSQL or Redis")
     settings = {
         "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",  # what is too long is refused, not cut
         "time_zone": "'+00:00'",

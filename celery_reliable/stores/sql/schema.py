@@ -199,7 +199,7 @@ inbox = Table(
     Index("celery_reliable_inbox_ends", "prefix", "ends"),
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
-    comment="Jobs whose effect is committed; it lies in the database of the effect, wherever the store is.",
+    comment="Jobs whose effect is committed, in the database of the effect, wherever the store is.",
 )
 
 

@@ -23,7 +23,7 @@ from tests.integration.apps.jobs import make_app
 from tests.integration.apps.stage import Stage
 
 ALIAS = os.environ["CR_TEST_ALIAS"]
-OTHER = "default" if ALIAS == "postgres" else "postgres"
+OTHER = "default" if ALIAS != "default" else "postgres"
 app: Any = make_app(Stage.from_environment())
 add = app.tasks["add"]
 

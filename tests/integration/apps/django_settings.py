@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pymysql
+
+pymysql.install_as_MySQLdb()  # where there is no mysqlclient
+
 SECRET_KEY = "of a test"  # nothing is signed with it
 INSTALLED_APPS = ["celery_reliable.django"]
 USE_TZ = True
@@ -13,6 +17,14 @@ DATABASES = {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": "postgres",
         "USER": "postgres",
+        "HOST": "127.0.0.1",
+        "PORT": os.environ.get("CR_TEST_PORT", "1"),
+    },
+    "mariadb": {
+        "ENGINE": "django.db.backends.mysql",
+        "OPTIONS": {"isolation_level": "repeatable read"},  # the server's own; Django asks for less by default
+        "NAME": "reliable",
+        "USER": "root",
         "HOST": "127.0.0.1",
         "PORT": os.environ.get("CR_TEST_PORT", "1"),
     },

@@ -67,6 +67,36 @@ def test_a_row_of_a_later_claim_is_not_overwritten(parcel: Any) -> None:
     ]
 
 
+@pytest.mark.skipif(ALIAS == "default", reason="readers of SQLite keep writers from committing")
+def test_a_transaction_that_shows_the_past_is_no_way_around(parcel: Any) -> None:
+    """It read before others wrote, and would read the same again on MariaDB where transactions are REPEATABLE READ."""
+
+    def write_late() -> None:
+        with transaction.atomic(using=ALIAS):
+            assert not Receipt.objects.using(ALIAS).exists()
+            elsewhere(lambda: fenced_update(parcels.filter(pk=parcel.pk), fence=20, status="later"))
+            elsewhere(lambda: insert_once(Receipt, unique="parcel", parcel=parcel, number=1, using=ALIAS))
+            assert not insert_once(Receipt, unique="parcel", parcel=parcel, number=2, using=ALIAS)
+            fenced_update(parcels.filter(pk=parcel.pk), fence=10, status="late")
+
+    with pytest.raises(LeaseLost):
+        write_late()
+    assert parcels.get(pk=parcel.pk).status == "later"
+
+
+def elsewhere(call: Callable[[], Any]) -> None:
+    """Do it on another connection."""
+
+    def done() -> None:
+        try:
+            call()
+        finally:
+            connections[ALIAS].close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(done).result()
+
+
 def test_a_run_may_write_again_and_what_has_no_fence_yet(parcel: Any) -> None:
     """Equal is not higher; NULL is lower than all."""
     parcels.filter(pk=parcel.pk).update(fence=None)

@@ -52,6 +52,11 @@ SQLITE = Dialect(
 DIALECTS = {dialect.name: dialect for dialect in (POSTGRESQL, SQLITE, MARIADB)}
 
 
+def kind_of(name: str) -> str:
+    """Return the kind of server for what SQLAlchemy or Django calls it; MySQL's name, too, may mean a MariaDB."""
+    return {"mysql": "mariadb"}.get(name, name)
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """What begins a transaction, and every statement by its name."""
