@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pymysql
 
-pymysql.install_as_MySQLdb()  # where there is no mysqlclient
+if find_spec("MySQLdb") is None:
+    pymysql.install_as_MySQLdb()
 
 SECRET_KEY = "of a test"  # nothing is signed with it
 INSTALLED_APPS = ["celery_reliable.django"]
