@@ -222,7 +222,7 @@ FIRED = SlotRecord("v", SLOT, "fired", following=SLOT + 10_000_000)
         (
             FIRED.dropped("deadline", at=SLOT),
             True,
-            "12:00:00 UTC was dropped: it could not start before its start_deadline.",
+            "12:00:10 UTC was dropped: it could not start before its start_deadline.",
         ),
         (FIRED.dropped("overlap: task x runs", at=SLOT), True, "Overlap: task x runs"),
         (FIRED.with_skips([Passed(SLOT, "overlap: task x runs", SLOT)]), True, "Overlap: task x runs"),
