@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.peers import report
 from benchmarks.peers.contenders import CONTENDERS
-from benchmarks.peers.environments import environment, versions
+from benchmarks.peers.environments import environment, interpreter, versions
 from benchmarks.peers.scenarios import SCENARIOS
 from benchmarks.peers.stage import on_stage
 
@@ -21,11 +21,16 @@ def main() -> int:
     path = Path(wanted.data)
     for name in wanted.peers:
         contender = CONTENDERS[name]
+        if not interpreter(contender):
+            sys.stdout.write(
+                f"{name:24} left out: it needs {contender.python}, which is neither on PATH nor in pyenv\n"
+            )
+            continue
         environment(contender)
         for scenario in wanted.scenarios:
             with on_stage(contender) as stage:
                 found = SCENARIOS[scenario](stage)
-            sys.stdout.write(f"{name:18} {scenario:18} {found.said}\n")
+            sys.stdout.write(f"{name:24} {scenario:18} {found.said}\n")
             sys.stdout.flush()
             _keep(path, name, scenario, {"said": found.said, "good": found.good})
         _keep(path, name, "versions", {one: versions(contender).get(one) for one in report.packages(contender)})

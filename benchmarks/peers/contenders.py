@@ -14,7 +14,8 @@ _QUICK: Final = ("--pool", "prefork", "--without-gossip", "--without-mingle", "-
 class Contender:
     """One library, or one way to set it up.
 
-    ``command`` runs in the environment's ``bin``; ``{processes}`` and ``{url}`` are replaced. ``first`` runs once before the first worker.
+    ``command`` runs in the environment's ``bin``; ``{processes}`` and ``{url}`` are replaced. ``first`` runs once before the
+    first worker, ``beside`` all the time, as the library's guide asks for it. ``variables`` are its processes' own.
     """
 
     name: str
@@ -23,8 +24,11 @@ class Contender:
     requirements: tuple[str, ...]
     command: tuple[str, ...]
     python: str = ""
+    """The interpreter that it needs, when not every one will do."""
     database: bool = False
     first: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def module_path(self) -> str:
@@ -32,11 +36,25 @@ class Contender:
         return f"{_APPS}.{self.module}"
 
 
-def _celery(name: str, title: str, module: str, *, extra: tuple[str, ...] = (), python: str = "") -> Contender:
+def _celery(name: str, title: str, module: str, *, extra: tuple[str, ...] = ()) -> Contender:
     # hiredis for all: celery_reliable requires it, and it must not win by that.
     requirements = ("celery[redis]>=5.7,<6", "redis[hiredis]>=6.4", "packaging", *extra)
-    command = ("celery", "-A", f"{_APPS}.{module}", "worker", *_QUICK, "--concurrency", "{processes}")
-    return Contender(name=name, title=title, module=module, requirements=requirements, command=command, python=python)
+    return Contender(name=name, title=title, module=module, requirements=requirements, command=_worker(module))
+
+
+def _redis_plus(name: str, title: str, module: str) -> Contender:
+    return Contender(
+        name=name,
+        title=title,
+        module=module,
+        requirements=("celery>=5.7,<6", "celery-redis-plus[hiredis]", "packaging"),
+        command=_worker(module),
+        python="python3.13",
+    )
+
+
+def _worker(module: str) -> tuple[str, ...]:
+    return ("celery", "-A", f"{_APPS}.{module}", "worker", *_QUICK, "--concurrency", "{processes}")
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
@@ -48,6 +66,22 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
         _celery("celery-reliable", "celery_reliable", "reliable", extra=(".",)),
         _celery("celery-once", "celery-once on the latter", "once", extra=("celery-once",)),
         _celery("celery-singleton", "celery-singleton on the latter", "singleton", extra=("celery-singleton",)),
+        _redis_plus("celery-redis-plus", "celery-redis-plus, crash-safe", "redis_plus"),
+        _redis_plus(
+            "celery-redis-plus-fast", "celery-redis-plus, crash-safe, visibility timeout 10 s", "redis_plus_fast"
+        ),
+        Contender(
+            name="relier",
+            title="relier, idempotent",
+            module="relier_app",
+            requirements=("relier", "packaging"),
+            command=(
+                *("celery", "-A", "relier.tasks.app", "worker", *_QUICK, "--concurrency", "{processes}"),
+                *("-Q", "high_priority,default,low_priority,re-queue", f"--include={_APPS}.relier_app"),
+            ),
+            beside=("rl", "run-resurrector"),
+            variables=(("RELIER_REDIS_URL", "{url}"),),
+        ),
         Contender(
             name="dramatiq",
             title="dramatiq",

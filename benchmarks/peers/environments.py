@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ def environment(contender: Contender) -> Path:
     return folder / "bin"
 
 
+def interpreter(contender: Contender) -> str:
+    """Return the interpreter that a contender needs: this one, or one on PATH or among pyenv's; empty if there is none."""
+    if not contender.python:
+        return sys.executable
+    own = Path.home().glob(f".pyenv/versions/{contender.python.removeprefix('python')}.*/bin/python")
+    return shutil.which(contender.python) or next(map(str, sorted(own)), "")
+
+
 def versions(contender: Contender) -> dict[str, str]:
     """Return the versions that are installed, by name."""
     words = (str(ENVIRONMENTS / contender.name / "bin" / "python"), "-m", "pip", "list", "--format=freeze")
@@ -35,7 +44,6 @@ def versions(contender: Contender) -> dict[str, str]:
 
 
 def _make(contender: Contender, folder: Path) -> None:
-    python = contender.python or sys.executable
-    subprocess.run((python, "-m", "venv", "--clear", str(folder)), check=True)
+    subprocess.run((interpreter(contender), "-m", "venv", "--clear", str(folder)), check=True)
     pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
     subprocess.run((*pip, *contender.requirements), check=True, cwd=ROOT)

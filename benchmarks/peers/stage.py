@@ -88,12 +88,14 @@ class Stage:
         self.contender, self.server = contender, server
         self._folder, self._bin = folder, environment(contender)
         self._workers: list[Worker] = []
+        self._beside: Worker | None = None
         self._numbers = itertools.count(1)
 
     # --- processes
 
     def start(self, *, processes: int = 2) -> Worker:
         """Start a worker, and return when it has run a job."""
+        self._start_beside()
         worker = self.start_only(processes=processes)
         number = next(self._numbers)
         self.send("noop", f"ready-{number}")
@@ -103,8 +105,15 @@ class Stage:
     def start_only(self, *, processes: int = 2) -> Worker:
         """Start a worker without waiting for it."""
         facts = {"processes": processes, "url": self.server.url}
-        program, *words = (word.format(**facts) for word in self.contender.command)
-        with (self._folder / "worker.log").open("ab") as log:
+        return self._begin(*(word.format(**facts) for word in self.contender.command))
+
+    def _start_beside(self) -> None:
+        """Start what runs beside the workers, unless it does."""
+        if self.contender.beside and not self._beside:
+            self._beside = self._begin(*self.contender.beside)
+
+    def _begin(self, program: str, *words: str) -> Worker:
+        with (self._folder / f"{program}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(self._bin / program), *words],
                 cwd=ROOT,
@@ -135,7 +144,8 @@ class Stage:
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
         }
         ours = {LEDGER: str(self._folder / "ledger.jsonl"), SERVER: self.server.url, "PYTHONPATH": str(ROOT)}
-        return {**inherited, **ours, "PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+        own = {name: value.format(url=self.server.url) for name, value in self.contender.variables}
+        return {**inherited, **ours, **own, "PATH": f"{self._bin}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
 
     def close(self) -> None:
         """Kill what was started."""
