@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-TOOLS = ("test", "docs", "package", "demo")
+TOOLS = ("test", "lint", "docs", "package", "demo")
 LIST = re.compile(r"^(\S+) = \[(.*?)\]$", re.MULTILINE | re.DOTALL)
 BOUND = re.compile(r'"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)')
 

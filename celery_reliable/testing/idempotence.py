@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from celery_reliable.app_letters import known_letters_of
 from celery_reliable.errors import ProcessKilled
 from celery_reliable.runtime import runtime_of
 from celery_reliable.testing.bench import Bench, Message, in_memory
@@ -18,8 +19,17 @@ __all__ = ["assert_idempotent"]
 
 _STEPS: Final = frozenset({"claim", "save", "complete", "release", "bury"})
 _MOST_DELIVERIES: Final = 50
+_WHO: Final = "assert_idempotent"
 
-Accident = Literal["none", "killed before", "killed after", "delivered twice at", "frozen at"]
+Accident = Literal[
+    "none",
+    "killed before",
+    "killed after",
+    "killed each time before",
+    "delivered twice at",
+    "delivered again after",
+    "frozen at",
+]
 _ACCIDENTS: Final[tuple[Accident, ...]] = ("killed before", "killed after", "delivered twice at", "frozen at")
 
 
@@ -33,7 +43,15 @@ class Scenario:
 
     def __str__(self) -> str:
         """Say it in words."""
-        return "nothing goes wrong" if self.accident == "none" else f"{self.accident} step {self.step}, {self.verb}"
+        if self.accident == "none":
+            return "nothing goes wrong"
+        end = ", until it is a dead letter, which is replayed" if self.kills_each_time else ""
+        return f"{self.accident} step {self.step}, {self.verb}{end}"
+
+    @property
+    def kills_each_time(self) -> bool:
+        """Whether every delivery is killed, and not the first alone."""
+        return self.accident == "killed each time before"
 
 
 def assert_idempotent(
@@ -48,7 +66,9 @@ def assert_idempotent(
 
     At every step between task and store (claim, checkpoint or ``once``, complete, release, bury) the worker is killed
     before it and after it, the message is delivered twice at once, and the worker is frozen until another one has taken
-    over and finished. Each time the call must take effect ``times`` times.
+    over and finished. A call that is killed each time becomes a dead letter, which is replayed: it has another task id then,
+    the same key, and what it saved. When it is done, its message arrives once more. Each time the call must take effect
+    ``times`` times.
 
     ``effects`` counts the effects so far, as the outside world sees them: rows, mails, charges. ``reset`` is called
     before each scenario; give it when the outside world dedups by the job's key, which is the same in all of them.
@@ -69,6 +89,9 @@ def _scenarios(verbs: list[str]) -> Iterator[Scenario]:
     for number, verb in enumerate(verbs, 1):
         for accident in _ACCIDENTS:
             yield Scenario(accident, number, verb)
+        if verb != "claim":  # without a claim no delivery counts
+            yield Scenario("killed each time before", number, verb)
+    yield Scenario("delivered again after", len(verbs), verbs[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +123,11 @@ def _play(
         (message,) = [one for one in bench.submitted if one.task == task.name][:1]
         stage[0].prepare(bench, message)
         _run_to_the_end(bench, trace)
+        if scenario.kills_each_time:
+            stage[0].rest()
+            _replay(bench, trace)
+        if scenario.accident == "delivered again after":
+            trace.note(f"a second copy arrives after the end; it is {bench.deliver(message)}")
         for exc in bench.failures:
             trace.note(f"the job failed: {exc!r}")
     found = count.effects() - before
@@ -121,6 +149,17 @@ def _run_to_the_end(bench: Bench, trace: _Trace) -> None:
             bench.elapse(2 * lease)
             trace.note(f"{2 * lease:g} s later its lease has ended, the message is delivered again")
     trace.note(f"the job did not end in {_MOST_DELIVERIES} deliveries")
+
+
+def _replay(bench: Bench, trace: _Trace) -> None:
+    letters = known_letters_of(bench.app)
+    for letter in list(letters.search()):
+        bench.failures.clear()
+        trace.note(
+            f"it is a dead letter: {letter.reason}; an operator replays it, under another task id and the same key"
+        )
+        letters.replay(letter.id, who=_WHO, sign=True)  # a bench seals nothing
+        _run_to_the_end(bench, trace)
 
 
 class _Trace:
@@ -146,12 +185,17 @@ class _Trace:
 
 
 class _SteppedStore:
-    """The store, with an accident at one step of the first delivery."""
+    """The store, with an accident at one step of the first delivery, or from there on."""
 
     def __init__(self, store: Store, scenario: Scenario, trace: _Trace) -> None:
         self._store, self._scenario, self._trace = store, scenario, trace
         self.steps: list[str] = []
         self._deliveries: tuple[Bench, Message] | None = None
+        self._resting = False
+
+    def rest(self) -> None:
+        """Do nothing more to those who come."""
+        self._resting = True
 
     def prepare(self, bench: Bench, message: Message) -> None:
         """Begin to count steps: the submission is over, and this is its message."""
@@ -166,7 +210,7 @@ class _SteppedStore:
     def _stepped(self, name: str, verb: Callable[..., Any], bench: Bench, message: Message) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             self.steps.append(name)
-            hit = self._scenario.step == len(self.steps)
+            hit = self._is_hit(name)
             if hit:
                 self._before(name, bench, message)
             answer = verb(*args, **kwargs)
@@ -178,9 +222,14 @@ class _SteppedStore:
 
         return call
 
+    def _is_hit(self, name: str) -> bool:
+        if self._scenario.kills_each_time:
+            return not self._resting and name == self._scenario.verb and len(self.steps) >= self._scenario.step
+        return self._scenario.step == len(self.steps)
+
     def _before(self, name: str, bench: Bench, message: Message) -> None:
         match self._scenario.accident:
-            case "killed before":
+            case "killed before" | "killed each time before":
                 self._trace.note(f"KILLED before {name}")
                 raise ProcessKilled
             case "delivered twice at":
@@ -197,6 +246,6 @@ def _report(task: ReliableTask, scenario: Scenario, trace: _Trace, *, found: int
     steps = "\n".join(f"  {number:>3}  {line}" for number, line in enumerate(trace.lines, 1))
     return (
         f"{task.name} took effect {found} times, expected {times}, when: {scenario}\n{steps}\n"
-        "What helps: hand self.idempotency_key to an API that takes one, wrap the step in self.once(name, fn), or commit "
-        "the effect under the job's key and fence."
+        "What helps: hand self.idempotency_key to an API that takes one (self.request.id is another one after a replay), "
+        "wrap the step in self.once(name, fn), or commit the effect under the job's key and fence."
     )

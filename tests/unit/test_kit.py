@@ -79,6 +79,42 @@ def test_a_task_that_hands_its_key_to_the_api_passes(app: Celery, world: World) 
     assert_idempotent(task_of(app, charge), 12, effects=world.effects)
 
 
+def test_a_task_that_hands_its_id_to_the_api_is_found_out(app: Celery, world: World) -> None:
+    """Whatever kills it, the id is the same; an operator's replay gives it another one."""
+
+    def charge(self: Any, order: int) -> None:
+        world.by_key.setdefault(self.request.id, order)
+
+    with pytest.raises(AssertionError, match="took effect 2 times, expected 1, when: killed each time") as caught:
+        assert_idempotent(task_of(app, charge), 12, effects=world.effects)
+
+    assert "an operator replays it, under another task id and the same key" in str(caught.value)
+
+
+def test_a_replay_goes_on_from_what_was_saved(app: Celery, world: World) -> None:
+    """The replay finds the checkpoint; without it, the life after would charge under an id of its own."""
+
+    def charge(self: Any, order: int) -> None:
+        reference = self.checkpoint.load()
+        if reference is None:
+            reference = self.request.id
+            self.checkpoint.save(reference)
+        world.by_key.setdefault(reference, order)
+
+    assert_idempotent(task_of(app, charge), 12, effects=world.effects)
+
+
+def test_every_accident_is_tried_at_every_step(app: Celery, world: World) -> None:
+    """Nothing; four accidents at claim and complete; killed each time before complete; one copy more after the end."""
+    scenarios: list[None] = []
+
+    def charge(self: Any, order: int) -> None:
+        world.by_key.setdefault(self.idempotency_key, order)
+
+    assert_idempotent(task_of(app, charge), 12, effects=world.effects, reset=lambda: scenarios.append(None))
+    assert len(scenarios) == 1 + 2 * 4 + 1 + 1
+
+
 def test_a_declared_key_is_the_same_in_every_scenario(app: Celery, world: World) -> None:
     """So the world is reset before each."""
 
