@@ -31,7 +31,7 @@ def test_django_answers_429() -> None:
     """In a project of its own."""
     script = """
         from django.conf import settings
-        settings.configure(ROOT_URLCONF=__name__, MIDDLEWARE=["celery_reliable.contrib.web.DjangoQueueFull"], ALLOWED_HOSTS=["*"])
+        settings.configure(SECRET_KEY="shop", ROOT_URLCONF=__name__, MIDDLEWARE=["celery_reliable.contrib.web.DjangoQueueFull"], ALLOWED_HOSTS=["*"])
         import django
         django.setup()
         from django.test import Client
