@@ -28,11 +28,12 @@ def environment(contender: Contender) -> Path:
 
 
 def interpreter(contender: Contender) -> str:
-    """Return the interpreter that a contender needs: this one, or one on PATH or among pyenv's; empty if there is none."""
+    """Return the interpreter that a contender needs: this one, or one of pyenv's or on PATH; empty if there is none."""
     if not contender.python:
         return sys.executable
+    # pyenv's own first: what it puts on PATH stands for versions that are not chosen, too.
     own = Path.home().glob(f".pyenv/versions/{contender.python.removeprefix('python')}.*/bin/python")
-    return shutil.which(contender.python) or next(map(str, sorted(own)), "")
+    return next(map(str, sorted(own)), "") or shutil.which(contender.python) or ""
 
 
 def versions(contender: Contender) -> dict[str, str]:

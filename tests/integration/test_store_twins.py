@@ -19,6 +19,7 @@ from celery_reliable.stores.base import Refused
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.stores.redis import RedisStore, load_scripts
 from celery_reliable.stores.redis_link import link_for
+from tests.model.conformance import Clock, walk_all
 from tests.unit.test_store_model import JOB, LivesOfOneKey, Message
 
 if TYPE_CHECKING:
@@ -146,6 +147,16 @@ def test_redis_answers_as_the_memory_does(redis_url: str) -> None:
     try:
         machine = type("Lives", (LivesOnBoth,), {"redis": store})
         run_state_machine_as_test(machine, settings=budget)
+    finally:
+        store.close()
+
+
+def test_both_take_every_step_as_it_is_specified(private_redis: RedisServer) -> None:
+    """Of `tests.model.specification`, the rare ones as well as those that a random walk meets."""
+    store, clock = store_on_our_time(private_redis.url), Clock()
+    try:
+        twins: Any = Twins(store, clock)
+        assert walk_all(twins, clock) > 3000
     finally:
         store.close()
 
