@@ -132,13 +132,19 @@ def test_the_examples_of_a_page_run(reader: Reader) -> None:
 
 @pytest.mark.parametrize("reader", [TUTORIAL], indirect=True, ids=["tutorial"])
 def test_the_tutorial_ends_as_it_says(reader: Reader, workers: Workers) -> None:
-    """From the first task to the report that goes on in another worker, with what is printed on the way."""
-    twice, mismatch, hopeless, repaired, ask, rendered = reader.examples
+    """From a plain project that charges twice to the report that goes on in another worker, with what is printed on the way."""
+    plainly, twice, mismatch, hopeless, repaired, ask, rendered = reader.examples
     list_letters, replay = [command for command in reader.commands if " reliable " in command]
     listing, replayed = reader.outputs
     begin = {"cwd": reader.folder, "env": reader.environment, "concurrency": 2}
-    first = workers.start("shop", **begin)  # type: ignore[arg-type]  # a dict of what `start` takes
 
+    plain = workers.start("plain", **begin)  # type: ignore[arg-type]  # a dict of what `start` takes
+    reader.type(plainly)
+    assert plain.logs().count("charging 990 for A-1") == 2
+    send_to_group(plain.pid, signal.SIGINT)  # as Ctrl-C in its terminal does
+    plain.wait(timeout=10.0)
+
+    first = workers.start("shop", **begin)  # type: ignore[arg-type]
     reader.type(twice)
     assert first.logs().count("charging 990 under charge:A-1") == 1
     assert "belongs to task" in reader.type(mismatch)
@@ -155,7 +161,7 @@ def test_the_tutorial_ends_as_it_says(reader: Reader, workers: Workers) -> None:
 
     reader.type(ask)
     first.wait_log("page 3 of monday")
-    send_to_group(first.pid, signal.SIGINT)  # as Ctrl-C in its terminal does
+    send_to_group(first.pid, signal.SIGINT)
     first.wait(timeout=10.0)
     second = workers.start("shop", **begin)  # type: ignore[arg-type]
     reader.type(rendered)
