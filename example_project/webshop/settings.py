@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import django
+
 DIRECTORY = Path(os.environ.get("WEBSHOP_DIRECTORY", "."))
 
 SECRET_KEY = os.environ.get("WEBSHOP_SECRET_KEY", "only for a demonstration on this machine")
@@ -45,12 +47,13 @@ TEMPLATES = [
     }
 ]
 
+# Two that write at once wait for each other, instead of failing when the second one wants to write, too: from Django 5.1 on.
+WAITING = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": DIRECTORY / "webshop.sqlite3",
-        # Two that write at once wait for each other, instead of failing when the second one wants to write, too.
-        "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"},
+        "OPTIONS": {"timeout": 20, **(WAITING if django.VERSION >= (5, 1) else {})},
         "ATOMIC_REQUESTS": True,
         "CONN_MAX_AGE": 60,
     }
