@@ -7,6 +7,9 @@ VENVS   ?= .venvs
 PYTHONS ?= $(sort $(wildcard $(HOME)/.pyenv/versions/3.1[0-9]*/bin/python))
 TESTS   ?= tests/unit tests/integration
 ARGS    ?=
+# What meets a dependency as it is: a store's driver, Django, what is sent to Sentry and OpenTelemetry.
+OLDEST  ?= tests/unit $(addprefix tests/integration/test_,$(addsuffix .py,claim_check django_project django_store every_pool \
+               inbox mariadb_inbox opentelemetry outbox prometheus redis_link redis_store sentry sql_store wiring))
 SHOTS   ?=
 # A server named by the environment is shared, so the tests take turns.
 PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL)$(CR_TEST_MARIADB_URL),0,$(MORE_THAN_CORES))
@@ -76,8 +79,8 @@ matrix: ## Run the tests on each of PYTHONS, by default all 3.10 and later that 
 	    $(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENVS)/$$version || exit 1; \
 	done
 
-oldest: $(VENVS)/oldest/.oldest ## Run the unit tests on the oldest dependencies that pyproject.toml allows
-	$(VENVS)/oldest/bin/python -m pytest tests/unit $(ARGS)
+oldest: $(VENVS)/oldest/.oldest ## Run unit tests, and those against each dependency, on the oldest ones that pyproject.toml allows
+	$(VENVS)/oldest/bin/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(OLDEST) $(ARGS)
 
 package: $(VENV)/.package ## Build sdist and wheel into dist, and use the wheel in a fresh environment
 	rm -rf dist

@@ -7,6 +7,7 @@ imported.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -67,10 +68,20 @@ def check_files(wheel: Path, source: Path) -> None:
         metadata = archive.read(next(name for name in inside if name.endswith("/METADATA"))).decode()
     assert not [name for name in FILES if f"celery_reliable/{name}" not in inside], sorted(inside)
     assert not [name for name in inside if name.startswith(("tests/", "docs/"))]
+    # What a bill of materials is made of: who it is, under which licence, on what it depends and when.
     assert "License-Expression: BSD-3-Clause" in metadata
+    assert "License-File: LICENSE" in metadata
+    assert f"{folder_of(inside)}/licenses/LICENSE" in inside
+    assert re.search(r"^Requires-Dist: celery<6,>=5\.7$", metadata, re.MULTILINE), metadata
+    assert re.search(r"^Requires-Dist: pymysql.*; extra == 'mariadb'$", metadata, re.MULTILINE), metadata
     with tarfile.open(source) as tape:
         names = {name.partition("/")[2] for name in tape.getnames()}
     assert not [name for name in IN_SOURCE if name not in names], sorted(names)
+
+
+def folder_of(names: set[str]) -> str:
+    """Return the name of the wheel's folder of metadata."""
+    return next(name.partition("/")[0] for name in names if ".dist-info/" in name)
 
 
 def use(wheel: Path, directory: Path) -> None:

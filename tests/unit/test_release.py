@@ -34,6 +34,18 @@ def test_the_workflow_runs_every_python_that_is_declared() -> None:
     assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
 
 
+def test_what_runs_at_night_is_there() -> None:
+    """Targets of the Makefile, files of the suite, and a budget that the walks read."""
+    nightly = (ROOT / ".github" / "workflows" / "nightly.yml").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    proofs = re.findall(r"target: \[(.*)\]", nightly)[0].split(", ")
+    targets = [*proofs, *re.findall(r"run: make (\w+)", nightly)]
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+    walks = re.findall(r"tests/\w+/\w+\.py", nightly)
+    assert walks
+    assert all("CR_TEST_EXAMPLES" in (ROOT / path).read_text("utf-8") for path in walks)
+
+
 def test_no_address_is_made_up() -> None:
     """Neither in the metadata nor in the policy: there is no site of the project yet."""
     for name in ("pyproject.toml", "SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
