@@ -62,6 +62,7 @@ format: $(VENV)/.lint ## Format the code, sort imports
 	$(VENV)/bin/ruff format .
 
 docs: $(VENV)/.docs ## Build the documentation into docs/_build/html; its reference is written from the code
+	$(VENV)/bin/python docs/draw_costs.py
 	$(VENV)/bin/python docs/generate.py
 	$(VENV)/bin/python -m sphinx -W --keep-going -q docs docs/_build/html
 

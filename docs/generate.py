@@ -95,10 +95,8 @@ def pages() -> dict[Path, str]:
     }
     written = {DOCS / "reference" / f"{name}.md": text for name, text in reference.items()}
     static = DOCS / "_static"
-    return {
-        **written,
-        **{static / f"{name}-dark.svg": dark(static / f"{name}-light.svg") for name in ("life", "outage", "fairness")},
-    }
+    pictures = ("life", "outage", "fairness", "costs")
+    return {**written, **{static / f"{name}-dark.svg": dark(static / f"{name}-light.svg") for name in pictures}}
 
 
 def dark(light: Path) -> str:

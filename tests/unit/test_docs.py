@@ -167,6 +167,22 @@ def test_the_table_of_other_queues_is_what_was_found() -> None:
     assert written.strip() == report.table(json.loads(report.DATA.read_text("utf-8"))).strip()
 
 
+def test_the_picture_of_the_costs_shows_what_was_measured() -> None:
+    """Drawn from the results; every bar is kept, or the picture says so."""
+    costs = load_script("draw_costs")
+    results = costs.RESULTS.read_text("utf-8")
+
+    assert costs.PICTURE.read_text("utf-8") == costs.drawn(results), (
+        "run python docs/draw_costs.py, then docs/generate.py"
+    )
+    assert len(costs.figures(results)) > 20
+    missed = costs.drawn(
+        "| probe | 300 ms | at most 100 | missed |\n| replays | 2.5e+03 a second | at least 1000 | kept |"
+    )
+    assert re.findall(r'class="(kept|missed)"', missed) == ["missed", "kept"]
+    assert "1 of 2 bars are kept" in missed
+
+
 # --- what the pages say is so
 
 
