@@ -64,8 +64,10 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
         _celery("celery-safe", "Celery, crash-safe", "safe"),
         _celery("celery-fast", "Celery, crash-safe, visibility timeout 10 s", "fast"),
         _celery("celery-reliable", "celery_reliable", "reliable", extra=(".",)),
-        _celery("celery-once", "celery-once on the latter", "once", extra=("celery-once",)),
-        _celery("celery-singleton", "celery-singleton on the latter", "singleton", extra=("celery-singleton",)),
+        _celery("celery-once", "celery-once on crash-safe Celery, 10 s", "once", extra=("celery-once",)),
+        _celery(
+            "celery-singleton", "celery-singleton on crash-safe Celery, 10 s", "singleton", extra=("celery-singleton",)
+        ),
         _redis_plus("celery-redis-plus", "celery-redis-plus, crash-safe", "redis_plus"),
         _redis_plus(
             "celery-redis-plus-fast", "celery-redis-plus, crash-safe, visibility timeout 10 s", "redis_plus_fast"

@@ -19,6 +19,7 @@ DATA: Final = ROOT / "docs" / "explanation" / "peers.json"
 PAGE: Final = ROOT / "docs" / "explanation" / "comparison.md"
 BEGIN, END = "<!-- Written by benchmarks/peers from peers.json. -->", "<!-- The end of what is written. -->"
 _MARKS: Final = {True: "✓ ", False: "✗ ", None: ""}
+_SECONDS: Final = re.compile(r"(\d) s\b")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -55,4 +56,7 @@ def _title(name: str, facts: Mapping[str, Any]) -> str:
 
 
 def _cell(answer: Mapping[str, Any] | None) -> str:
-    return "-" if answer is None else f"{_MARKS[answer['good']]}{answer['said']}"
+    if answer is None:
+        return "-"
+    said = _SECONDS.sub("\\1\u00a0s", answer["said"])  # no line ends between a number and its unit
+    return f"{_MARKS[answer['good']]}{said}"
