@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from celery_reliable.testing.servers import RedisServer
+    from celery_reliable.testing.servers import RedisServer, Server
     from tests.integration.workers import Worker, Workers
 
 pytestmark = pytest.mark.integration
@@ -248,3 +249,26 @@ def test_progress_told_by_update_state_is_seen(app: Celery, stage: Stage, label:
     assert (result.state, result.info) == ("PROGRESS", {"done": 1})
     stage.open(label)
     assert result.get(timeout=DEADLINE) == label
+
+
+def test_a_long_task_goes_on_on_rabbitmq(stage: Stage, rabbitmq_server: Server, workers: Workers, label: str) -> None:
+    """Its child is killed in item 3, its worker drained in item 5; a step is taken once. As on Redis, to which no message goes."""
+    stage = dataclasses.replace(stage, broker=rabbitmq_server.url, conf={**stage.conf, "task_default_queue": label})
+    for item, action in ((3, "kill"), (5, "block")):
+        stage.plan("item", f"{label}:{item}", action)
+    stage.plan("between", f"{label}:steps", "kill")
+    with client(stage) as app:
+        add_tasks(app)
+        first = begin(workers, stage, label)
+        stepped = app.tasks["stepped"].delay(f"{label}:steps")
+        assert len(stepped.get(timeout=DEADLINE)) == 2
+        result = app.tasks["walk"].apply_async((label, 8, 1), task_id=label)
+        with stage.blocked("item", f"{label}:5"):
+            begin(workers, stage, label)
+            drain(first)
+
+        assert result.get(timeout=DEADLINE) == 1
+    assert first.wait(timeout=DEADLINE) == 0
+    assert [entry["step"] for entry in stage.entries(f"{label}:steps")] == ["start", "first", "start", "second"]
+    assert items(stage, label) == [0, 1, 2, 3, 3, 4, 5, 6, 7]
+    assert [claim["delivery"] for claim in stage.events("claimed", label)] == [1, 2, 1]

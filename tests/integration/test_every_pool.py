@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from celery import Celery, chain
+from celery import Celery, chain, group
 
 from celery_reliable import Permanent
 from celery_reliable.heartbeats import read_sign
@@ -175,6 +175,33 @@ def test_verdicts_are_acted_on(app: Celery, stage: Stage, label: str) -> None:
     assert letter(app, stage, failed.id).reason == "permanent"
     assert [len(stage.entries(name)) for name in (label, f"{label}:next", f"{label}:later")] == [3, 1, 3]
     assert len(stage.wait_entries(f"told:{failed.id}", 1)) == 1
+
+
+def test_canvas_goes_on(app: Celery, stage: Stage, label: str) -> None:
+    """A chain through a chord, with a group of callbacks at its end: every member runs once, with what came before."""
+    add, gather = app.tasks["add"], app.tasks["gather"]
+    links = group(add.s(f"{label}:link", number) for number in (10, 20))
+    result = chain(add.s(1, label), group(add.s(label, 10), add.s(label, 20)), gather.s(label)).apply_async(link=links)
+
+    assert result.get(timeout=DEADLINE) == 34
+    assert sorted((entry["x"], entry["y"]) for entry in stage.wait_entries(f"{label}:link", 2)) == [(34, 10), (34, 20)]
+    assert len(stage.entries(label)) == 4
+
+
+@pytest.mark.parametrize("moment", ["done", "postrun"])
+def test_chain_of_a_child_that_died_after_its_outcome_goes_on(
+    app: Celery, stage: Stage, place: str, label: str, moment: str
+) -> None:
+    """The next delivery has the outcome, and the next step runs once. In other pools the whole worker would be gone."""
+    if not place.startswith("prefork"):
+        return
+    add = app.tasks["add"]
+    stage.plan(moment, label, "kill")
+    result = chain(add.si(1, label).set(task_id=label), add.s(f"{label}:next", 10)).apply_async()
+
+    assert result.get(timeout=DEADLINE) == 12
+    assert len(stage.wait_event("replayed_outcome", label, timeout=DEADLINE)) == 1
+    assert [len(stage.entries(name)) for name in (label, f"{label}:next")] == [1, 1]
 
 
 def test_the_heartbeat_follows_the_worker(app: Celery, stage: Stage, label: str) -> None:

@@ -85,25 +85,32 @@ def test_worker_goes_on(stage: Stage, private_redis: RedisServer, workers: Worke
 def test_message_of_an_earlier_connection_can_be_given_back(
     stage: Stage, private_redis: RedisServer, workers: Workers, tmp_path: Path, label: str
 ) -> None:
-    """A child that dies after the restart: its message finds its queue, here through an exchange, and runs again."""
+    """A child that dies after the restart: its message finds its queue, here through an exchange, and runs again.
+
+    One died before: the restart forgets neither that delivery nor its evidence.
+    """
     topical = dataclasses.replace(stage, conf={"task_default_exchange_type": "topic"})
     worker = workers.start(OURS, concurrency=1, env=topical.environment(), arguments=QUICK)
     with client(topical) as app:
         # An ETA that waits raises the prefetch count, so that a BRPOP is pending.
         waiting = app.tasks["add"].apply_async((1, f"{label}:waiting"), countdown=5)
         wait_until(lambda: topical.messages() == (0, 1), DEADLINE, "the countdown received")
-        job = app.tasks["held"].delay(label, "gate")
+        job = app.tasks["held"].apply_async((label, "gate"), task_id=label)
         topical.wait_entries(label, 1)
+        worker.kill_child()
+        topical.wait_entries(label, 2)
         crash(private_redis)
         wait_until(lambda: worker.logs().count("Connected to") == 2, DEADLINE, "connected again")
         worker.kill_child()
-        topical.wait_entries(label, 2)
+        topical.wait_entries(label, 3)
         topical.open("gate")
 
         assert job.get(timeout=DEADLINE) is None
         assert waiting.get(timeout=DEADLINE) == 2
     topical.wait_no_message()
     assert topical.events("published_again") == []
+    claims = [(event["attempt"], event["delivery"]) for event in topical.events("claimed", label)]
+    assert claims == [(1, 1), (1, 2), (1, 3)]
 
 
 def test_lost_connection_gives_back_what_waits_and_only_that(

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from celery_reliable.testing.servers import RedisServer
+    from celery_reliable.testing.servers import RedisServer, Server
     from tests.integration.workers import Workers
 
 pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.worker"
 HASTY = "tests.integration.apps.hasty"
-OTHER_POOLS = ("threads", "gevent", "eventlet", "solo")
+OTHER_PLACES = ("threads", "gevent", "eventlet", "solo", "prefork-rabbitmq")
 DEADLINE = 30.0  # a message whose claim cannot be asked for waits up to 15 s
 
 
@@ -166,7 +166,7 @@ def test_an_outage_ends_nobody_s_lease(
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
 
 
-# --- on the other pools
+# --- on the other pools, and on RabbitMQ
 
 
 @pytest.fixture(scope="module")
@@ -180,34 +180,43 @@ def module_store() -> Iterator[RedisServer]:
 def started_without(
     module_redis: RedisServer,
     module_store: RedisServer,
+    rabbitmq_server: Server,
     module_workers: Workers,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Stage:
-    """The stage of a worker on each of the other pools, with a queue by its name; their store was away when they started."""
-    stage = dataclasses.replace(
+) -> dict[str, Stage]:
+    """The stage of each of the other places, where one worker has a queue by its name; its store was away when it started."""
+    on_redis = dataclasses.replace(
         Stage.on(module_redis.url, directory=tmp_path_factory.mktemp("pools"), first=3), store=module_store.url
     )
+    on_rabbitmq = dataclasses.replace(on_redis, broker=rabbitmq_server.url)
+    stages = {place: on_rabbitmq if "rabbitmq" in place else on_redis for place in OTHER_PLACES}
     module_store.stop()
     started = [
         module_workers.start(
-            HASTY, pool=pool, name=pool, queues=[pool], env=stage.environment(), arguments=QUICK, ready=False
+            HASTY,
+            pool=place.removesuffix("-rabbitmq"),
+            name=place,
+            queues=[place],
+            env=stage.environment(),
+            arguments=QUICK,
+            ready=False,
         )
-        for pool in OTHER_POOLS
+        for place, stage in stages.items()
     ]
     for worker in started:
         worker.wait_ready()
-    return stage
+    return stages
 
 
-@pytest.mark.parametrize("pool", OTHER_POOLS)
-def test_outages_at_claim_and_outcome_cost_no_run_on_other_pools(
-    started_without: Stage, module_store: RedisServer, label: str, pool: str
+@pytest.mark.parametrize("place", OTHER_PLACES)
+def test_outages_at_claim_and_outcome_cost_no_run_in_other_places(
+    started_without: dict[str, Stage], module_store: RedisServer, label: str, place: str
 ) -> None:
     """The message waits in no slot until the store is back, then runs; so does the outcome, and there is one of it."""
-    stage = started_without
+    stage = started_without[place]
     module_store.stop()
     with Celery("bare", broker=stage.broker, backend=stage.backend, set_as_current=False) as bare:
-        result = bare.send_task("held", (label, label, "kept"), task_id=label, queue=pool)
+        result = bare.send_task("held", (label, label, "kept"), task_id=label, queue=place)
         wait_until(lambda: refused(stage, label, "claim"), DEADLINE, "a claim that found no store")
         assert stage.entries(label) == []
         module_store.start()
