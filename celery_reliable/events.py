@@ -148,7 +148,8 @@ EVENTS: dict[str, Event] = {
     ),
     "consumer_timeout": Event(
         logging.WARNING,
-        "a task may run longer than RabbitMQ's consumer_timeout: raise that, or x-consumer-timeout of its queue",
+        "a task may run, or waits for its time, longer than RabbitMQ's consumer_timeout: raise that, or x-consumer-timeout of "
+        "its queue",
         ("task", "limit", "timeout"),
     ),
     "queue_unconsumed": Event(

@@ -14,6 +14,7 @@ from typing import Any, Final
 from celery_reliable.keys import HEADER
 
 _FIELD: Final = "w"
+_EXPIRY: Final = "x"
 _LARGEST: Final = 2**53
 _LONGEST: Final = 1e9  # seconds: thirty years, so that any sum is still a date
 
@@ -43,6 +44,26 @@ def wait_in(headers: Mapping[str, Any]) -> Wait | None:
         case [int(since), int() | float() as seconds] if 0 <= since < _LARGEST and 0 < seconds < _LONGEST:
             return Wait(seconds, since)
     return None
+
+
+def expiring(header: Mapping[str, Any], *, since: int, seconds: float) -> dict[str, Any]:
+    """Return our header with the moment, by the store's clock, from which nobody wants the message to run."""
+    return {**header, _EXPIRY: since + int(min(max(seconds, 0.0), _LONGEST) * 1e6)}
+
+
+def with_expiry_of(received: object, header: dict[str, Any]) -> dict[str, Any]:
+    """Return our header for the next message of a job, with the moment from which nobody wants it."""
+    moment = received.get(_EXPIRY) if isinstance(received, dict) and received.get("i") == header["i"] else None
+    return header if moment is None else {**header, _EXPIRY: moment}
+
+
+def expiry_in(headers: Mapping[str, Any]) -> int | None:
+    """Return that moment of a message; None for one that says none, and for what another message or another hand wrote."""
+    header = headers.get(HEADER)
+    if not isinstance(header, dict) or header.get("i") != headers.get("id"):
+        return None
+    moment = header.get(_EXPIRY)
+    return moment if type(moment) is int and 0 < moment < _LARGEST else None
 
 
 def eta_here(eta: str, wait: Wait, *, store_now: int | None, here: datetime) -> str:

@@ -15,6 +15,7 @@ from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job, ReleaseOutcome, Run, Settled, Stale
+from celery_reliable.waits import with_expiry_of
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
@@ -83,7 +84,8 @@ class Delivery:
         job, identity = self.job, self.identity
         stamped = Job(job.key, job.kind, job.stamp or self.run.fence)
         life = self.run.life or identity.life
-        return Identity(stamped, identity.task_id, identity.fingerprint, life, identity.nesting).to_header()
+        header = Identity(stamped, identity.task_id, identity.fingerprint, life, identity.nesting).to_header()
+        return with_expiry_of(getattr(self.request, HEADER, None), header)
 
     @property
     def elapsed(self) -> float:

@@ -61,6 +61,7 @@ from celery_reliable.internals.publishing import (
     target_queue,
 )
 from celery_reliable.internals.redis_channels import (
+    hold_sweep,
     is_connected,
     mark_deliveries,
     outlive_connection,
@@ -95,6 +96,7 @@ __all__ = [
     "has_room",
     "held_tags",
     "hide_settings",
+    "hold_sweep",
     "is_called_in_place",
     "is_chord_claimed",
     "is_connected",

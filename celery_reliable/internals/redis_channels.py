@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from celery.worker import state
@@ -104,6 +105,17 @@ def restore_only_at_the_end(qos: Any) -> None:
             return  # the sweep of silent messages brings back what could not be given back
 
     qos.restore_unacked_once = restore_unacked_once
+
+
+def hold_sweep(channel: Any) -> None:
+    """Take no message from another worker until ``channel.qos.visibility_timeout`` is set.
+
+    kombu (5.7) sweeps for messages whose score is old by the worker's own clock: from the timer or, in green pools, after each
+    poll that was empty, by the consuming channel; and at each connect by whichever channel comes first, which is left out here.
+    """
+    cycle = channel.connection.cycle
+    cycle.on_poll_init = lambda poller: setattr(cycle, "poller", poller)
+    channel.qos.visibility_timeout = inf
 
 
 def mark_deliveries(qos: Any, *, name: str, mark: Callable[[], str]) -> None:

@@ -14,7 +14,7 @@ from celery_reliable.questions import Otherwise, Question
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.submission.aside import forget
 from celery_reliable.submission.calls import Call, facts_of
-from celery_reliable.waits import Wait
+from celery_reliable.waits import Wait, expiring
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -53,13 +53,22 @@ def _sent(call: Call, task_id: str, options: dict[str, Any], *, question: Questi
 
 def headers_of(call: Call, identity: Identity) -> dict[str, Any]:
     """Return what travels with a call: whose job it is, and its payload's version unless that is the first."""
-    countdown, header = call.options.get("countdown"), identity.to_header()
-    if countdown and isinstance(countdown, int | float):
+    countdown, expires, header = call.options.get("countdown"), call.options.get("expires"), identity.to_header()
+    if countdown or expires:
         since = identity.job.stamp if runtime_of(call.task.app).ledger else 0  # else it is by our own clock
-        header = Wait(countdown, since).beside(header)
+        header = _timed(header, countdown=countdown, expires=expires, since=since)
     headers = {**(call.options.get("headers") or {}), HEADER: header}
     headers.pop(VERSION_HEADER, None)
     return headers if call.version == 1 else {VERSION_HEADER: call.version, **headers}
+
+
+def _timed(header: dict[str, Any], *, countdown: object, expires: object, since: int) -> dict[str, Any]:
+    """Return a header that says by the store's clock what is told in seconds; a moment is taken as it is."""
+    if countdown and isinstance(countdown, int | float):
+        header = Wait(countdown, since).beside(header)
+    if since and isinstance(expires, int | float):
+        header = expiring(header, since=since, seconds=expires)
+    return header
 
 
 def _take_back(

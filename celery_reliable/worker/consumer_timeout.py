@@ -1,4 +1,4 @@
-"""Know for how long RabbitMQ lets a message be out, and say at the start which tasks run longer.
+"""Know for how long RabbitMQ lets a message be out, and say which tasks run, or wait for their time, for longer.
 
 RabbitMQ closes the channel of a consumer that has had a message for longer than ``consumer_timeout``, half an hour unless
 it is set; the worker connects again, what ran goes on, and the copy that is delivered meanwhile waits for its outcome.
@@ -9,9 +9,11 @@ configuration or a policy says cannot be read over AMQP; the argument ``x-consum
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import Any
 
 from celery import bootsteps
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_reliable.runtime import consumed_driver, runtime_of
 
@@ -43,6 +45,27 @@ class ConsumerTimeout(bootsteps.StartStopStep):
         limit, task = longest_limit(parent.app)
         if limit > timeout:
             runtime_of(parent.app).events.emit("consumer_timeout", task=task, limit=limit, timeout=timeout)
+
+
+class FarEtas:
+    """Warn of messages that will wait in this worker for longer than the timeout; once for each task, on AMQP only."""
+
+    def __init__(self, consumer: Any) -> None:
+        """Take the consumer, whose queues may change."""
+        self._consumer = consumer
+        self._told: set[str] = set()
+
+    def look(self, task: str, eta: str) -> None:
+        """Compare the ETA of a message that was received just now."""
+        consumer = self._consumer
+        if task in self._told or consumer.connection.transport.driver_type != "amqp":
+            return
+        timeout = timeout_of(consumer.task_consumer.queues)
+        moment = maybe_make_aware(maybe_iso8601(eta), timezone.utc)
+        seconds = round((moment - datetime.now(timezone.utc)).total_seconds(), 1)
+        if seconds > timeout:
+            self._told.add(task)
+            runtime_of(consumer.app).events.emit("consumer_timeout", task=task, limit=seconds, timeout=timeout)
 
 
 def timeout_of(queues: Iterable[Any]) -> float:

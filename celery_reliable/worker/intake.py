@@ -26,6 +26,7 @@ from celery_reliable.payloads import PARKED_HEADER, SIGNATURE_HEADER, RawMessage
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.waits import eta_here, wait_in
 from celery_reliable.worker.broker import away
+from celery_reliable.worker.consumer_timeout import FarEtas
 from celery_reliable.worker.flags import draining
 from celery_reliable.worker.inspection import Incoming, Refusal, inspect, unsigned
 from celery_reliable.worker.queue_items import QueueItems
@@ -57,6 +58,7 @@ class Intake(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         self._consumer = parent
         self._clerk: Clerk | None = None
+        self._far_etas = FarEtas(parent)
         runtime = runtime_of(parent.app)
         self._doubt = Doubt(runtime, runtime.signer) if runtime.signer is not None else None
         stock = parent.create_task_handler
@@ -89,6 +91,7 @@ class Intake(bootsteps.StartStopStep):
             message.headers.pop(PARKED_HEADER, None)
             if message.headers.get("eta"):
                 self._reckon_eta(message.headers)
+                self._far_etas.look(str(message.headers.get("task")), message.headers["eta"])
             try:
                 return stock(message)
             except _DATA_ERRORS as exc:

@@ -75,7 +75,8 @@ class Recovery(bootsteps.StartStopStep):
         return consumed_driver(parent.app) == "redis"
 
     def start(self, parent: Any) -> None:
-        """Begin, or go on with the new connection."""
+        """Begin, or go on with the new connection. kombu's own sweep waits until it is known what our clock is worth."""
+        internals.hold_sweep(parent.task_consumer.channel)
         self._background.begin()
 
     def shutdown(self, parent: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Ignore, Reject, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker.request import Request
+from celery.worker.state import revoked as revoked_tasks
 from celery.worker.state import task_ready
 
 from celery_reliable import internals, keys
@@ -22,6 +23,7 @@ from celery_reliable.processes import resident_memory
 from celery_reliable.publishing import LIVE_RECORD_TTL
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.stores.base import Job
+from celery_reliable.waits import expiry_in
 from celery_reliable.worker.waiting import GiveBack, Hold, Snoozed
 
 if TYPE_CHECKING:
@@ -114,6 +116,18 @@ class ReliableRequest(Request):
         if self.overlap != "allow" and self.runtime.keep_rights is not None:
             self.runtime.keep_rights()
         super().on_accepted(pid, time_accepted)
+
+    def maybe_expire(self) -> bool | None:
+        """Tell whether nobody wants it any more: by the store's clock, where both ends know that and a time was given."""
+        moment = expiry_in(self._request_dict)
+        store_now = None if moment is None else self.runtime.store.known_now()
+        if moment is None or store_now is None:
+            told: bool | None = super().maybe_expire()
+            return told
+        if store_now <= moment:
+            return None
+        revoked_tasks.add(self.id)
+        return True
 
     def look_at_memory(self) -> None:
         """Note what the child has in use: evidence, should it be killed for it."""

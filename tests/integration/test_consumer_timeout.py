@@ -33,7 +33,7 @@ def impatient() -> Iterator[Server]:
 def test_task_outlives_its_channel(
     impatient: Server, redis_server: RedisServer, workers: Workers, tmp_path: Path, label: str
 ) -> None:
-    """The worker connects again; the copy that comes meanwhile waits for the outcome; other tasks run.
+    """The worker connects again; the copy that comes meanwhile waits for the outcome; other tasks run, one with an ETA, too.
 
     Its longest time limit, half a minute more than the timeout that it has to presume, is told at the start.
     """
@@ -43,17 +43,18 @@ def test_task_outlives_its_channel(
     stage = Stage(tmp_path, broker=impatient.url, backend=redis.backend, store=redis.store, conf=conf)
     worker = workers.start("tests.integration.apps.worker", concurrency=2, env=stage.environment(), arguments=QUICK)
     with client(stage) as app:
+        later = app.tasks["add"].apply_async((1, f"{label}:later"), countdown=5)
         job = app.tasks["held"].delay(label, "gate")
         stage.wait_event("busy", job.id, timeout=DEADLINE)
         assert app.tasks["add"].delay(1, f"{label}:other").get(timeout=DEADLINE) == 2
         stage.open("gate")
 
-        assert job.get(timeout=DEADLINE) is None
+        assert (job.get(timeout=DEADLINE), later.get(timeout=DEADLINE)) == (None, 2)
         with app.connection_for_read() as connection:
             channel = connection.default_channel
             wait_until(lambda: channel.queue_declare("celery", passive=True).message_count == 0, DEADLINE, "no message")
     assert "PRECONDITION_FAILED" in worker.logs()
     assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]
-    assert len(stage.entries(f"{label}:other")) == 1
+    assert len(stage.entries(f"{label}:other")) == len(stage.entries(f"{label}:later")) == 1
     (warned,) = stage.events("consumer_timeout")
     assert (warned["limit"], warned["timeout"]) == (1830, 1800)

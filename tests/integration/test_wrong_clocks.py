@@ -14,6 +14,8 @@ from tests.integration.apps.jobs import LEASE, QUICK
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery import Celery
 
     from tests.integration.apps.stage import Stage
@@ -63,6 +65,32 @@ def test_a_countdown_is_not_early_where_the_clock_is_ahead(app: Celery, stage: S
     (entry,) = stage.wait_entries(label, 1, timeout=DEADLINE)
 
     assert entry["at"] - submitted > SOON / 2  # the store's clock is measured, within a round trip
+
+
+def test_seconds_until_an_expiry_are_the_store_s(app: Celery, stage: Stage, label: str) -> None:
+    """By the clock of the worker that receives it, and its retry, it has expired long ago."""
+    app.tasks["asking"].apply_async((label, 1), {"countdown": 0.1}, task_id=label, queue="ahead", expires=60)
+
+    assert [entry["attempt"] for entry in stage.wait_entries(label, 2, timeout=DEADLINE)] == [1, 2]
+
+
+def test_a_worker_that_starts_with_a_clock_ahead_takes_no_message_of_another(
+    app: Celery, stage: Stage, workers: Workers, tmp_path: Path, label: str
+) -> None:
+    """Kombu sweeps when it connects; what it does before its first task, it has done."""
+    clock = FakeClock(tmp_path, "ahead")
+    clock.set(AHEAD)
+    app.tasks["held"].apply_async((label, label), task_id=label, queue="right")
+    stage.wait_entries(label, 1)
+    env = {**stage.environment(), **clock.environment()}
+    workers.start(APP, pool="threads", queues=[label], env=env, arguments=QUICK)
+    assert app.tasks["add"].apply_async((1, f"{label}:other"), queue=label).get(timeout=DEADLINE) == 2
+    held = stage.messages("right")
+    stage.open(label)
+    stage.wait_entries(label, 2)
+
+    assert held == (0, 1)
+    assert stage.events("stolen") == []
 
 
 def test_a_clock_ahead_gives_no_message_to_a_second_worker(app: Celery, stage: Stage, label: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery.backends.base import DisabledBackend
+from celery.worker.state import revoked
 
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.base import Job
@@ -50,3 +52,31 @@ def test_the_key_is_free_before_the_caller_is_told(terminated: bool, expired: bo
         request._announce_revoked(reason, terminated, None, expired)  # what Celery calls
     assert told.found == ["over" if expired else "revoked"]
     assert task.delay(1).id != first.id
+
+
+AGO, AHEAD = "2000-01-01T00:00:00+00:00", "2900-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("given", "written", "expired"),
+    [
+        (60, AGO, False),  # a sender whose clock is behind, or a worker's that is ahead
+        (-1, AHEAD, True),
+        (datetime(2900, 1, 1, tzinfo=timezone.utc), AGO, True),  # a moment is what the caller's clock says it is
+        (datetime(2000, 1, 1, tzinfo=timezone.utc), AHEAD, False),
+    ],
+)
+def test_seconds_until_an_expiry_are_counted_by_the_store(given: Any, written: str, expired: bool) -> None:  # noqa: FBT001
+    """Celery writes a moment by the clock of the sender, and compares it with that of the worker."""
+    app = make_app()
+    task = job_task(app)
+    with app.connection_for_write() as connection:
+        queue = app.amqp.queues["celery"](connection.default_channel)
+        queue.declare()
+        queue.purge()
+        task.apply_async((1,), expires=given)
+        message = queue.get(no_ack=True)
+        message.headers["expires"] = written
+        request = ReliableRequest(message, app=app, task=task, on_ack=lambda *_: None, eventer=None)
+        assert bool(request.maybe_expire()) is expired
+    revoked.discard(request.id)

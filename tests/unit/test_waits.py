@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_reliable.keys import HEADER
-from celery_reliable.waits import Wait, eta_here, wait_in
+from celery_reliable.waits import Wait, eta_here, expiring, expiry_in, wait_in, with_expiry_of
 
 HERE = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 SENT = 1_000_000_000_000_000  # microseconds of the store's clock
@@ -87,3 +87,25 @@ class TestHeader:
     def test_anything_else_is_none(self, headers: dict[str, Any]) -> None:
         """A message may hold whatever it likes."""
         assert wait_in(headers) is None
+
+
+class TestExpiry:
+    """The moment from which nobody wants a message, by the store's clock."""
+
+    def test_it_travels_in_our_header_and_in_that_of_the_next_message(self) -> None:
+        """Beside what else it says; seconds that are over have ended at the submission."""
+        header = expiring({"i": "a", "s": 1}, since=SENT, seconds=2.5)
+        assert with_expiry_of(header, {"i": "a"}) == {"i": "a", "x": after(2.5)}
+        assert expiry_in({"id": "a", HEADER: header}) == after(2.5)
+        assert expiry_in({"id": "a", HEADER: expiring({"i": "a"}, since=SENT, seconds=-1)}) == SENT
+
+    @pytest.mark.parametrize("found", [None, True, 1.0, "1", [1], 0, -1, 10**400])
+    def test_anything_else_is_none(self, found: object) -> None:
+        """A message may hold whatever it likes."""
+        assert expiry_in({"id": "a", HEADER: {"i": "a", "x": found}}) is None
+
+    @pytest.mark.parametrize("received", [None, "foreign", {"i": "a"}, {"i": "b", "x": 1}])
+    def test_that_of_another_message_is_none(self, received: object) -> None:
+        """Also where a header was inherited."""
+        assert with_expiry_of(received, {"i": "a"}) == {"i": "a"}
+        assert expiry_in({"id": "a", HEADER: received}) is None
