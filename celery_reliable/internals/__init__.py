@@ -61,6 +61,7 @@ from celery_reliable.internals.publishing import (
     target_queue,
 )
 from celery_reliable.internals.redis_channels import (
+    connect_without_sweep,
     hold_sweep,
     is_connected,
     mark_deliveries,
@@ -82,6 +83,7 @@ __all__ = [
     "changed_settings",
     "command_context",
     "confirming_producer",
+    "connect_without_sweep",
     "consume_also",
     "context_of",
     "current",

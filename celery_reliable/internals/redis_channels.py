@@ -107,14 +107,25 @@ def restore_only_at_the_end(qos: Any) -> None:
     qos.restore_unacked_once = restore_unacked_once
 
 
-def hold_sweep(channel: Any) -> None:
-    """Take no message from another worker until ``channel.qos.visibility_timeout`` is set.
+def connect_without_sweep(consumer: Any) -> None:
+    """Let a worker's consumer take no message from another worker when it connects to Redis.
 
-    kombu (5.7) sweeps for messages whose score is old by the worker's own clock: from the timer or, in green pools, after each
-    poll that was empty, by the consuming channel; and at each connect by whichever channel comes first, which is left out here.
+    kombu (5.7, ``MultiChannelPoller.on_poll_init``) sweeps for messages whose score is old by the worker's own clock before any
+    step of the consumer has begun. Five seconds later, or in green pools after an empty poll, it does so again.
     """
-    cycle = channel.connection.cycle
-    cycle.on_poll_init = lambda poller: setattr(cycle, "poller", poller)
+    connect = consumer.connection_for_read
+
+    def connection_for_read(*args: Any, **kwargs: Any) -> Any:
+        connection = connect(*args, **kwargs)
+        cycle = connection.transport.cycle
+        cycle.on_poll_init = lambda poller: setattr(cycle, "poller", poller)
+        return connection
+
+    consumer.connection_for_read = connection_for_read
+
+
+def hold_sweep(channel: Any) -> None:
+    """Take no message from another worker until ``channel.qos.visibility_timeout`` is set (kombu 5.7)."""
     channel.qos.visibility_timeout = inf
 
 

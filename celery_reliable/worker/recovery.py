@@ -74,6 +74,10 @@ class Recovery(bootsteps.StartStopStep):
         """Take part on Redis only."""
         return consumed_driver(parent.app) == "redis"
 
+    def create(self, parent: Any) -> None:
+        """Prepare the consumer before it connects for the first time."""
+        internals.connect_without_sweep(parent)
+
     def start(self, parent: Any) -> None:
         """Begin, or go on with the new connection. kombu's own sweep waits until it is known what our clock is worth."""
         internals.hold_sweep(parent.task_consumer.channel)
