@@ -27,6 +27,11 @@ _PATIENCE: Final = 5.0  # seconds that a task waits for its alert to be sent
 _STUCK: Final = frozenset({"stuck"})
 
 Send = Callable[["Alert"], object]
+Link = Callable[[str], str]
+
+
+def _nowhere(_: str) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +63,22 @@ class Alerts:
     )
 
     def __init__(
-        self, send: Iterable[Send], *, notes: Notes, every: float, release: str = "", patience: float = _PATIENCE
+        self,
+        send: Iterable[Send],
+        *,
+        notes: Notes,
+        every: float,
+        release: str = "",
+        link: Link = _nowhere,
+        patience: float = _PATIENCE,
     ) -> None:
-        """Take what sends, where the fleet remembers what was told, and the release of this code."""
-        self._send = tuple(send)
+        """Take what sends, where the fleet remembers what was told, the release of this code, and where letters are shown."""
+        self._send, self._link = tuple(send), link
         self._notes, self._every, self._release, self._patience = notes, every, release, patience
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
         """Take one event."""
-        alert = alert_of(event, fields)
+        alert = alert_of(event, fields, link=self._link)
         if alert is None or not self._is_due(alert):
             return
         thread = threading.Thread(target=self._sent, args=(alert,), name="reliable-alert", daemon=True)
@@ -96,14 +108,12 @@ class Alerts:
                 logger.exception("alert not sent", extra={"reliable_alert": alert.subject})
 
 
-def alert_of(event: str, fields: Mapping[str, Any]) -> Alert | None:
-    """Say whether people want to know, and what."""
+def alert_of(event: str, fields: Mapping[str, Any], *, link: Link = _nowhere) -> Alert | None:
+    """Say whether people want to know, and what. ``link`` has the address of a letter's page, or ""."""
     if event == "buried":
         subject = f"dead letters {fields.get('fingerprint') or fields['task']}"
-        text = (
-            f"{fields['task']} became a dead letter ({fields['reason']}, {fields['error']}): celery reliable dlq show "
-            f"{fields['letter_id']}"
-        )
+        where = link(fields["letter_id"]) or f"celery reliable dlq show {fields['letter_id']}"
+        text = f"{fields['task']} became a dead letter ({fields['reason']}, {fields['error']}): {where}"
         return Alert(event, subject, text, fields)
     if event in ("worker_state", "heartbeat_withheld"):
         return _of_worker(event, fields)

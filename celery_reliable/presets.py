@@ -106,6 +106,7 @@ reliable_release = None
 reliable_signing_keys = None
 reliable_signing = "enforce"
 reliable_redact = None
+reliable_letter_url = None
 reliable_explain_share = 1.0
 reliable_explain_size = 1024
 reliable_event_hooks = ()

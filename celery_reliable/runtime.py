@@ -367,7 +367,7 @@ def _alerts(settings: Settings, store: Store) -> list[Hook]:
         return []
     send = [_imported(one) for one in settings.alerts]
     every, release = settings.alerts_every, settings.release or ""
-    return [Alerts(send, notes=store.notes, every=every, release=release)]
+    return [Alerts(send, notes=store.notes, every=every, release=release, link=settings.letter_link)]
 
 
 def _metrics(app: Celery) -> Any:

@@ -32,6 +32,7 @@ from celery_reliable.cli.options import (
 from celery_reliable.dead_letters import DeadLetters, Filter
 from celery_reliable.dead_letters.outgoing import Change
 from celery_reliable.dead_letters.runs import Plan
+from celery_reliable.runtime import runtime_of
 
 
 @click.group()
@@ -67,10 +68,11 @@ def show(ctx: click.Context, /, *, letter_id: str, as_json: bool) -> None:
     with friendly_errors():
         letters = letters_of(ctx.obj.app)
         letter = seen_by(ctx.obj.app)(only(letters, letter_id))
+        link = runtime_of(ctx.obj.app).settings.letter_link(letter.id)
         if as_json:
-            screens.write_json(screens.as_record(letter))
+            screens.write_json({**screens.as_record(letter), "link": link})
             return
-        screens.show_letter(screens.console_for(ctx), letter, now=letters.now())
+        screens.show_letter(screens.console_for(ctx), letter, now=letters.now(), link=link)
 
 
 @dlq.command()

@@ -36,12 +36,14 @@ def explain(ctx: click.Context, /, *, asked: str, as_json: bool, page: Path | No
     if life is None:
         share = runtime.settings.explain_share
         raise click.ClickException(explain_screens.unknown(asked, share=share))
+    link = runtime.settings.letter_link
+    links = {letter_id: address for letter_id in life.letters if (address := link(letter_id))}
     if as_json:
         screens.write_json(life.as_record())
     elif page is not None:
-        _write(page, explain_screens.page(life, now=now))
+        _write(page, explain_screens.page(life, now=now, links=links))
     else:
-        explain_screens.show(screens.console_for(ctx), life, now=now)
+        explain_screens.show(screens.console_for(ctx), life, now=now, links=links)
 
 
 def _write(page: Path, text: str) -> None:

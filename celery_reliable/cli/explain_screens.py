@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Final
@@ -42,13 +42,16 @@ def kind_of(event: str) -> str:
 # --- the terminal
 
 
-def show(console: Console, life: Life, *, now: float) -> None:
-    """Show the timeline."""
+def show(console: Console, life: Life, *, now: float, links: Mapping[str, str]) -> None:
+    """Show the timeline. ``links`` has the addresses of letters' pages, by id, where they have one."""
     console.print(Text(printable(life.task or "task unknown"), style="bold"), Text(printable(life.key)))
     others = [task_id for task_id in life.task_ids if task_id != life.key]
     if others:
         console.print(f"task {printable(', '.join(others))}", soft_wrap=True)
-    console.print(f"Now: {printable(life.now)}", end="\n\n", soft_wrap=True)
+    console.print(f"Now: {printable(life.now)}", soft_wrap=True)
+    for address in links.values():
+        console.print(f"Letter: {address}", soft_wrap=True)
+    console.print()
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, justify="right", style="dim")
     table.add_column(no_wrap=True, width=1)
@@ -95,11 +98,11 @@ def _time(at: float) -> str:
 # --- the page
 
 
-def page(life: Life, *, now: float) -> str:
+def page(life: Life, *, now: float, links: Mapping[str, str]) -> str:
     """Return a page with everything in it: no script, nothing fetched, every text escaped."""
     title = f"{life.task or 'task unknown'} {life.key}"
     items = "\n".join(_item(moment, first=life.moments[0]) for moment in life.moments)
-    facts = "\n".join(f"<dt>{escape(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _facts(life))
+    facts = "\n".join(f"<dt>{escape(name)}</dt><dd>{_value(value, links)}</dd>" for name, value in _facts(life))
     return _PAGE.format(
         title=_safe(title),
         task=_safe(life.task or "task unknown"),
@@ -127,6 +130,11 @@ def _facts(life: Life) -> Iterator[tuple[str, str]]:
     yield from (("task id", task_id) for task_id in life.task_ids)
     yield from ((name, value) for name, value in life.record.items() if name not in {"state", "task_id", "holder"})
     yield from (("dead letter", letter_id) for letter_id in life.letters if letter_id != life.record.get("letter_id"))
+
+
+def _value(value: str, links: Mapping[str, str]) -> str:
+    address = links.get(value)
+    return f'<a href="{_safe(address)}">{_safe(value)}</a>' if address else _safe(value)
 
 
 def _safe(text: str) -> str:

@@ -178,12 +178,14 @@ def show_list(console: Console, letters: Sequence[DeadLetter], *, now: float, mo
     console.print(f"Look at one: {command_line('show', letters[0].id[:_SHORT_ID])}", soft_wrap=True)
 
 
-def show_letter(console: Console, letter: DeadLetter, *, now: float) -> None:
-    """Show everything an operator asks about one letter, and what can be done."""
+def show_letter(console: Console, letter: DeadLetter, *, now: float, link: str = "") -> None:
+    """Show everything an operator asks about one letter, and what can be done. ``link`` is the address of its page."""
     console.print(Text(f"Dead letter {letter.id}", style="bold"), Text(f"({letter.status})"), end="\n\n")
     facts = _facts_table()
     for name, value in _facts(letter, now=now):
         facts.add_row(name, Text(printable(value), overflow="fold"))
+    if link:
+        facts.add_row("page", Text(link, overflow="fold"))
     console.print(facts)
     if letter.traceback:
         console.print()

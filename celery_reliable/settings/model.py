@@ -382,6 +382,12 @@ class Settings:
         "enforce",
         "warn",
     )
+    letter_url: str | None = rules.text(
+        None,
+        "Where people look at a dead letter, such as a page of Django's admin: alerts, Sentry and the command line link to it.",
+        expected="an http(s) address with {letter_id} in it, or None",
+        pattern=r"https?://\S*\{letter_id\}\S*",
+    )
     redact: Any = rules.plug(  # noqa: RUF009  # makes a field
         "Called as redact(task_name, args, kwargs) before arguments of dead letters are shown; returns what may be seen.",
         expected="a function",
@@ -471,6 +477,10 @@ class Settings:
     def longest_debounce(self) -> float:
         """Return for how long submissions may put a debounced job off, in seconds; 0 when nothing is debounced."""
         return _BURST * (self.debounce or 0.0) if self.debounce_max is None else self.debounce_max
+
+    def letter_link(self, letter_id: str) -> str:
+        """Return the address of a dead letter's page; "" where there is none."""
+        return (self.letter_url or "").replace("{letter_id}", letter_id)
 
     @property
     def is_gated(self) -> bool:

@@ -62,6 +62,14 @@ def test_one_group_is_told_once_in_a_while_in_the_whole_fleet(desk: Desk) -> Non
     assert len(desk.told) == 3
 
 
+def test_alert_links_to_the_letter_s_page_where_there_is_one(desk: Desk) -> None:
+    """Else it has the command."""
+    Alerts((desk.told.append,), notes=desk.store.notes, every=300.0, link="https://shop.example/{}/".format)(
+        "buried", BURIED
+    )
+    assert desk.told[0].text.endswith(": https://shop.example/l/")
+
+
 def test_silenced_group_is_not_told_until_its_release(desk: Desk) -> None:
     """It is known."""
     Silences(desk.store.notes).add(Silence("f1", "ann", 0.0, "2.0"))

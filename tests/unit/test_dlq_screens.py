@@ -109,6 +109,22 @@ class TestDryRun:
         assert "Would replay 1 of 2" in dlq("replay", "--all", "--dry-run", code=1)
 
 
+class TestShow:
+    """`dlq show`."""
+
+    def test_links_to_the_letter_s_page_where_the_project_has_one(self, app: Celery, dlq: Dlq) -> None:
+        """For people and for programs."""
+        letter = bury(app, "shop.mail", 1)
+        assert "page" not in dlq("show", letter)
+        assert json.loads(dlq("show", letter, "--json"))["link"] == ""
+        forget_runtime(app)
+        app.conf.reliable_letter_url = "https://shop.example/letters/{letter_id}/"
+        bury(app, "shop.mail", 1)
+        page = f"https://shop.example/letters/{letter}/"
+        assert f"page     {page}" in dlq("show", letter)
+        assert json.loads(dlq("show", letter, "--json"))["link"] == page
+
+
 class TestGroups:
     """`dlq groups`."""
 

@@ -18,11 +18,12 @@ from tests.unit.sentry_wire import listening
 KEY = "order:ann@example.org"
 
 
-def ran(body: Callable[[Any], Any], *, twice: bool = False, **options: Any) -> Bench:
+def ran(body: Callable[[Any], Any], *, twice: bool = False, letter_url: str | None = None, **options: Any) -> Bench:
     """Run a task with this body to its end; ``twice``: its message is delivered once more."""
     app = Celery("shop", broker="memory://", set_as_current=False)
     app.config_from_object("celery_reliable.presets")
     app.conf.reliable_store_url = "memory://"
+    app.conf.reliable_letter_url = letter_url
     app.task(body, base=ReliableTask, bind=True, name="job", shared=False, **options)
     with in_memory(app, hooks=(report,)) as bench:
         app.tasks["job"].apply_async(idempotency_key=KEY)
@@ -72,6 +73,14 @@ def test_final_failure_is_one_event_with_all_that_is_known() -> None:
         crumb["data"]["event"] for crumb in crumbs if crumb["data"]["event"] in {"snoozed", "retried", "interrupted"}
     ]
     assert way == ["snoozed", "retried", "interrupted"]
+
+
+def test_event_links_to_the_letter_s_page() -> None:
+    """Where the project has one."""
+    with listening() as sentry:
+        ran(first_then(Permanent("never")), letter_url="https://shop.example/letters/{letter_id}/")
+    told = sentry.events[0]["contexts"]["dead letter"]
+    assert told["link"] == f"https://shop.example/letters/{told['id']}/"
 
 
 def test_a_thousand_saves_do_not_drive_out_what_happened_on_the_way() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -292,6 +293,9 @@ class TestTelling:
             assert "{" not in moment.words
 
 
+PAGE = "https://shop.example/letters?a=1&id=x"
+
+
 class TestShowing:
     """The screen and the page."""
 
@@ -305,7 +309,9 @@ class TestShowing:
     def shown(self, life: Life, *, width: int) -> str:
         """Return the screen."""
         output = io.StringIO()
-        explain_screens.show(Console(file=output, width=width, color_system=None), life, now=200.0)
+        explain_screens.show(
+            Console(file=output, width=width, color_system=None), life, now=200.0, links={life.letters[0]: PAGE}
+        )
         return output.getvalue()
 
     def test_terminal_shows_the_order_and_cannot_be_driven(self, life: Life) -> None:
@@ -313,6 +319,7 @@ class TestShowing:
         screen = self.shown(life, width=100)
         assert screen.index("submitted") < screen.index("attempt 2 failed") < screen.index("became dead letter")
         assert "+40.000 s" in screen
+        assert f"Letter: {PAGE}" in screen
         assert "\x1b" not in screen
 
     def test_narrow_terminal_shows_every_word(self, life: Life) -> None:
@@ -322,8 +329,10 @@ class TestShowing:
 
     def test_page_is_escaped_and_fetches_nothing(self, life: Life) -> None:
         """Self-contained."""
-        page = explain_screens.page(life, now=200.0)
+        page = explain_screens.page(life, now=200.0, links={})
         assert "<script" not in page
         assert "&lt;script&gt;" in page
         assert "\x1b" not in page
         assert "http" not in page.replace("http-equiv", "").replace("(rule http)", "")
+        linked = explain_screens.page(life, now=200.0, links={life.letters[0]: PAGE})
+        assert f'<dd><a href="{html.escape(PAGE)}">{life.letters[0]}</a></dd>' in linked

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
 from celery import current_task
@@ -32,6 +32,9 @@ from celery_reliable import events
 from celery_reliable.dead_letters.redaction import arguments
 from celery_reliable.internals import loaded_app
 from celery_reliable.runtime import runtime_of
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 __all__ = ["report"]
 
@@ -74,8 +77,10 @@ def _described(found: Any, fields: dict[str, Any]) -> Any:  # Any: sentry-sdk's 
     if fields["fingerprint"]:
         found["fingerprint"] = ["celery_reliable", fields["fingerprint"]]
     found.setdefault("tags", {}).update({"reliable.reason": fields["reason"], "reliable.task": fields["task"]})
+    link = _link_to(letter_id)
     found.setdefault("contexts", {})["dead letter"] = {
         "id": letter_id,
+        **({"link": link} if link else {}),
         "reason": fields["reason"],
         "attempts": fields["attempts"],
         "deliveries": fields["deliveries"],
@@ -87,10 +92,19 @@ def _described(found: Any, fields: dict[str, Any]) -> Any:  # Any: sentry-sdk's 
     return found
 
 
+def _link_to(letter_id: str) -> str:
+    app = _app()
+    return "" if app is None else runtime_of(app).settings.letter_link(letter_id)
+
+
+def _app() -> Celery | None:
+    return current_task.app if current_task else loaded_app()
+
+
 def _hide_arguments(found: Any) -> None:  # Any: as above
     """Put what ``reliable_redact`` lets pass in the place of the arguments, which Sentry's integration may have added."""
     job: Any = (found.get("extra") or {}).get("celery-job")
-    app = loaded_app() if isinstance(job, dict) else None
+    app = _app() if isinstance(job, dict) else None
     redact = runtime_of(app).redact if app is not None else None
     if redact is not None:
         task, args, kwargs = str(job.get("task_name")), job.get("args") or [], job.get("kwargs") or {}

@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from html import unescape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -317,6 +318,15 @@ def test_a_letter_shows_call_stack_and_history(ann: Client, project: Project, qu
         "1970",
     ):
         assert text in page
+
+
+def test_the_address_in_the_guides_is_that_of_the_page(ann: Client, project: Project, queue: str) -> None:
+    """What ``reliable_letter_url`` is to be; this site's own."""
+    guides = [Path(__file__).parents[3] / "docs" / "how-to" / name for name in ("django.md", "alerts.md")]
+    [letter_id] = bury(project, queue, "order 1")
+    for guide in guides:
+        [address] = re.findall(r'reliable_letter_url = "https://shop\.example(\S*)"', guide.read_text("utf-8"))
+        assert ann.get(address.replace("{letter_id}", letter_id)).status_code == 200
 
 
 def test_messages_that_no_one_could_read_are_shown(ann: Client, project: Project, queue: str) -> None:
