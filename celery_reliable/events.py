@@ -15,11 +15,15 @@ Hook = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One kind of event: its level, its constant log message and the facts that come with it."""
+    """One kind of event: its level, its constant log message and the facts that come with it.
+
+    ``shown`` is a fact that the log line has, too, for who reads it without the others.
+    """
 
     level: int
     message: str
     fields: tuple[str, ...]
+    shown: str = ""
 
 
 _JOB = ("task", "task_id", "key")
@@ -121,7 +125,15 @@ EVENTS: dict[str, Event] = {
         logging.WARNING, "store unavailable: queues are consumed as they were last seen", ("queues", "error")
     ),
     # worker
-    "finding": Event(logging.WARNING, "the configuration endangers a promise", ("finding",)),
+    "finding": Event(
+        logging.WARNING, "the configuration endangers a promise", ("code", "severity", "finding"), shown="finding"
+    ),
+    "findings_left_out": Event(
+        logging.WARNING,
+        "more was found than a start tells, `celery reliable check` tells all",
+        ("count",),
+        shown="count",
+    ),
     # messages that cannot run here
     "parked": Event(
         logging.WARNING,
@@ -255,7 +267,9 @@ class Events:
 
 def _log(level: int, name: str, fields: Mapping[str, Any]) -> None:
     extra = {f"reliable_{field}": value for field, value in fields.items()}
-    logger.log(level, "%s: %s", name, EVENTS[name].message, extra={"reliable_event": name, **extra})
+    event = EVENTS[name]
+    message = f"{event.message}: {fields[event.shown]}" if event.shown else event.message
+    logger.log(level, "%s: %s", name, message, extra={"reliable_event": name, **extra})
 
 
 def _listens(hook: Hook, name: str) -> bool:

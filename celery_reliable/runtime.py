@@ -142,7 +142,8 @@ class Runtime:
         return OutspokenLives(lives_of(self.store), tell=self._tell_pooled)
 
     def _tell_pooled(self, text: str) -> None:
-        self.events.emit("finding", finding=f"overlap_lock_pooled: {text}")
+        code = "overlap_lock_pooled"
+        self.events.emit("finding", code=code, severity="error", finding=f"{code}: {text}")
 
     @cached_property
     def _role(self) -> str:

@@ -11,8 +11,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -20,6 +21,7 @@ import celery_reliable
 from celery_reliable import errors, task
 from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.checks.catalogue import MEANINGS
+from celery_reliable.checks.of_stores import store_finding
 from celery_reliable.cli import reliable
 from celery_reliable.contrib.metrics import BUCKETS, METRICS
 from celery_reliable.contrib.metrics import PREFIX as METRIC_PREFIX
@@ -45,6 +47,64 @@ def count(name, fields):
 app.conf.reliable_event_hooks = [count]  # or a dotted path, "shop.metrics:count"
 ```
 """
+LOOKS: Final[Mapping[str, str]] = {
+    "configuration": "`reliable check`; `manage.py check` in a Django project; a worker at its start",
+    "live": "`reliable check --live`",
+    "of_stores": "`reliable check --live`; `manage.py check --deploy` in a Django project; a worker soon after its start",
+    "rows_unread": "`reliable check --live`; `manage.py check --deploy` in a Django project",
+    "check": "`reliable check --manifest FILE`",
+    "grace": "`reliable check --manifest FILE` or `--grace SECONDS`",
+}
+"""By the code of a finding, or the module that makes it."""
+
+GUIDES: Final[Mapping[str, str]] = {
+    "not_wired": "adopt",
+    "settings_wrong": "production",
+    "early_ack": "adopt",
+    "lost_child_acked": "adopt timeouts",
+    "pickle_accepted": "security",
+    "retries_unbounded": "classify-errors",
+    "visibility_short": "redis timeouts",
+    "prefetch_hoards": "workload-classes",
+    "quorum_drops": "rabbitmq",
+    "publish_unconfirmed": "rabbitmq",
+    "fairness_without_lanes": "fairness",
+    "broker_open": "security",
+    "monitors_doubled": "sentry",
+    "signing_key_short": "security",
+    "signing_not_enforced": "security",
+    "no_app": "django",
+    "no_key_talks_outside": "idempotency-key idempotent-handler",
+    "crontab_in_local_night": "more-than-one-beat",
+    "rows_unread": "django",
+    "grace_too_short": "kubernetes docker-compose systemd supervisor",
+    "stop_signal_wrong": "kubernetes docker-compose systemd supervisor",
+    "stop_signal_lost": "kubernetes docker-compose systemd supervisor",
+    "letters_kept_too_long": "dead-letters",
+    "letters_too_many": "dead-letters",
+    "parked_too_long": "unknown-messages",
+    "keys_kept_too_long": "idempotency-key",
+    "sqs_message_limit": "sqs large-arguments",
+    "claim_check_above_broker_limit": "large-arguments",
+    "store_down": "redis database",
+    "broker_down": "redis rabbitmq",
+    "store_evicts": "redis",
+    "store_volatile": "redis database",
+    "store_old": "redis",
+    "store_finding": "redis database",
+    "overlap_lock_pooled": "overlap",
+    "store_is_cache": "redis",
+    "store_no_tables": "database",
+    "store_nearly_full": "redis full-queues",
+    "consumer_timeout_short": "rabbitmq timeouts",
+    "no_probe": "heartbeat",
+    "worker_stuck": "heartbeat",
+    "queue_unconsumed": "status",
+    "slow_beside_fast": "workload-classes",
+    "no_leader": "more-than-one-beat",
+}
+"""Guides that say more about a finding."""
+
 INSIDE: Final = (
     *("idempotency_key", "attempt", "fence", "slot", "draining", "stop_if_draining", "checkpoint"),
     *("once", "once_key", "snooze", "retry"),
@@ -93,6 +153,7 @@ def pages() -> dict[Path, str]:
         "cli": cli_page(),
         "api": api_page(),
     }
+    reference |= {f"findings/{name}": finding_page(name) for name in MEANINGS}
     written = {DOCS / "reference" / f"{name}.md": text for name, text in reference.items()}
     static = DOCS / "_static"
     pictures = ("life", "outage", "fairness", "costs")
@@ -293,17 +354,103 @@ def _metric_rows(source: str) -> list[tuple[str, str, str, str]]:
 
 
 def findings_page() -> str:
-    """Return the page of all findings, one anchor a code."""
+    """Return the page of all findings, which links to the page of each."""
+    rows = [(f"[`{name}`](findings/{name}.md)", meaning) for name, meaning in MEANINGS.items()]
     return page(
         "Findings",
         """
-        What `celery -A proj reliable check` may say. A code is stable, so that a rule of yours can name it. The message says what
-        is wrong here, what will come of it, and what to do; `--json` adds where this page explains the code. With `--live` the
-        command looks at store, broker, workers and beats, too. Errors, but no warnings unless `--strict` is given, make the exit
-        code 1. A worker emits what is an error in its configuration as the event `finding` when it starts.
+        What `celery -A proj reliable check` may say. A code is stable, so that a rule of yours can name it; each has a page. The
+        message says what is wrong here, what will come of it, and what to do. With `--live` the command looks at store, broker,
+        workers and beats, too. Errors, but no warnings unless `--strict` is given, make the exit code 1. A worker says errors
+        and warnings in short when it starts (event `finding`); `manage.py check` has those of the configuration.
         """,
-        *(f"## {code}\n\n{meaning}" for code, meaning in MEANINGS.items()),
+        grid(("code", "what it means"), rows),
+        "```{toctree}\n:hidden:\n:glob:\n\nfindings/*\n```",
     )
+
+
+def finding_page(name: str) -> str:
+    """Return the page of one finding: what it means, what the checks say, where they look, and what to read."""
+    told = [one for one in told_findings() if one.code == name]
+    said = dict.fromkeys(one.words for one in told)
+    looks = dict.fromkeys((one.severity, one.look) for one in told)
+    return page(
+        f"`{name}`",
+        MEANINGS[name],
+        grid(("severity", "found by"), looks),
+        "## What it says",
+        *(f"> {words}" for words in said),
+        "*…* is what was found.",
+        *(
+            ["## More", "\n".join(f"- [](../../how-to/{guide}.md)" for guide in GUIDES[name].split())]
+            if name in GUIDES
+            else []
+        ),
+    )
+
+
+class Told(NamedTuple):
+    """A place in the code that makes a finding."""
+
+    code: str
+    severity: str
+    words: str
+    look: str
+
+
+@cache
+def told_findings() -> tuple[Told, ...]:
+    """Read the source of the checks, and the sentences of the stores."""
+    package = Path(celery_reliable.__file__).parent
+    paths = [
+        *sorted((package / "checks").glob("*.py")),
+        *(package / name for name in ("cli/check.py", "django/checks.py")),
+    ]
+    sentences = [text for path in sorted((package / "stores").rglob("*.py")) for text in _sentences(_parsed(path))]
+    return (
+        *(
+            told
+            for path in paths
+            for told in _told_in(_parsed(path), look=LOOKS.get(path.stem, LOOKS["configuration"]))
+        ),
+        *(Told(*_of_store(text), LOOKS["of_stores"]) for text in sentences if _of_store(text)[0] != "store_finding"),
+        Told(*_of_store("…"), LOOKS["of_stores"]),
+    )
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def _of_store(text: str) -> tuple[str, str, str]:
+    finding = store_finding(text)
+    return finding.code, finding.severity, finding.message
+
+
+def _told_in(module: ast.Module, *, look: str) -> Iterator[Told]:
+    texts = {ast.unparse(one.targets[0]): one.value for one in ast.walk(module) if isinstance(one, ast.Assign)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
+            given = dict(zip(("code", "severity", "message"), node.args, strict=False))
+            given |= {one.arg: one.value for one in node.keywords if one.arg}
+            code, severity, message = (texts.get(ast.unparse(one), one) for one in given.values())
+            if isinstance(code, ast.Constant) and isinstance(severity, ast.Constant):
+                yield Told(str(code.value), str(severity.value), _words(message), LOOKS.get(str(code.value), look))
+
+
+def _sentences(module: ast.Module) -> Iterator[str]:
+    """Iterate over the texts of a module that are made to be shown."""
+    for node in ast.walk(module):
+        is_text = isinstance(node, ast.Constant) and re.search("appendonly is| are missing", str(node.value))
+        if isinstance(node, ast.JoinedStr) or is_text:
+            yield _words(node)
+
+
+def _words(node: ast.expr) -> str:
+    """Return a text of the source; what is put into it is an ellipsis."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    text = "".join(str(one.value) if isinstance(one, ast.Constant) else "…" for one in parts)
+    return re.sub(r"\{\w+\}|……+", "…", text)
 
 
 # --- exceptions

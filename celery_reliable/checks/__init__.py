@@ -13,6 +13,7 @@ from celery_reliable.checks.grace import Budget, budget_of, fit
 from celery_reliable.checks.manifests import ManifestError, Supervised, read_manifest
 from celery_reliable.checks.retention import retention_findings
 from celery_reliable.checks.sizes import size_findings
+from celery_reliable.checks.static import static_findings
 
 __all__ = [
     "Budget",
@@ -28,4 +29,5 @@ __all__ = [
     "retention_findings",
     "row_findings",
     "size_findings",
+    "static_findings",
 ]

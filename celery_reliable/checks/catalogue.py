@@ -69,4 +69,4 @@ MEANINGS: Final[Mapping[str, str]] = {
 
 def link(code: str) -> str:
     """Return where the documentation says more about a finding."""
-    return f"reference/findings.html#{code.replace('_', '-')}"
+    return f"reference/findings/{code}.html"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+_BRIEF: Final = 200  # characters
 
 Severity = Literal["error", "warning", "info"]
 """``info`` is what somebody may have meant so: it never makes a check fail."""
@@ -19,3 +22,9 @@ class Finding:
     code: str
     severity: Severity
     message: str
+
+    @property
+    def brief(self) -> str:
+        """The message's first sentence, which has problem and consequence, in at most 200 characters."""
+        first = re.split(r"[.;] (?=[A-Z`])", self.message, maxsplit=1)[0].rstrip(".")
+        return first if len(first) <= _BRIEF else f"{first[: _BRIEF - 1]}…"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from celery_reliable import internals
-from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.checks.findings import Finding
+from celery_reliable.checks.of_stores import server_findings
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.fleet import Fleet, WorkerState, look, sight_of
 from celery_reliable.runtime import consumed_driver, runtime_of
-from celery_reliable.settings import resolve_store_url
 from celery_reliable.stores import lives_of
 from celery_reliable.worker.consumer_timeout import longest_limit, timeout_of
 
@@ -23,15 +22,6 @@ _SKEW: Final = 5.0  # seconds
 _NAMED: Final = 3
 _SLOW: Final = 10.0  # seconds: a slot is taken for so long by half of the runs of a slow task
 _FAST: Final = 1.0
-_CODES: Final = (
-    ("maxmemory-policy", "store_evicts"),
-    ("appendonly", "store_volatile"),
-    ("is needed", "store_old"),
-    ("keys of a cache", "store_is_cache"),
-    ("of maxmemory", "store_nearly_full"),
-    ("tables are missing", "store_no_tables"),
-)
-_WARNINGS: Final = ("store_volatile", "store_is_cache", "store_nearly_full", "store_no_tables")
 
 
 def live_findings(app: Celery) -> list[Finding]:
@@ -58,7 +48,7 @@ def live_findings(app: Celery) -> list[Finding]:
 
 def store_findings(app: Celery) -> list[Finding]:
     """Look at the store's server. Raises `StoreError`."""
-    return [*map(store_finding, runtime_of(app).store.findings()), *overlap_lock_findings(app), *_cache(app)]
+    return [*server_findings(app), *overlap_lock_findings(app)]
 
 
 def overlap_lock_findings(app: Celery) -> Iterator[Finding]:
@@ -70,33 +60,6 @@ def overlap_lock_findings(app: Celery) -> Iterator[Finding]:
         lives_of(runtime.store).sign()
     except ConfigurationError as exc:
         yield Finding("overlap_lock_pooled", "error", f"{exc}. Until then leases alone decide.")
-
-
-def store_finding(text: str) -> Finding:
-    """Return a finding of a store, which is a sentence, with its code."""
-    code = next((code for words, code in _CODES if words in text), "store_finding")
-    severity: Severity = "warning" if code in _WARNINGS else "error"
-    return Finding(code, severity, f"store: {text}.")
-
-
-def _cache(app: Celery) -> Iterator[Finding]:
-    """Compare the store's address with those of Django's caches, where there is a Django."""
-    with suppress(Exception):  # no Django, or one that is not configured
-        from django.conf import settings  # noqa: PLC0415  # only where there is one
-
-        conf = app.conf
-        url = resolve_store_url(
-            runtime_of(app).settings.store_url, result_backend=conf.result_backend, broker_url=conf.broker_write_url
-        )
-        locations = [one.get("LOCATION") for one in settings.CACHES.values()]
-        flat = [place for one in locations for place in (one if isinstance(one, list | tuple) else [one])]
-        if url.rstrip("/") in {str(place).rstrip("/") for place in flat}:
-            yield Finding(
-                "store_is_cache",
-                "error",
-                "the store is the Redis database of a Django cache: cache.clear() there forgets every job. Give "
-                "reliable_store_url a database of its own.",
-            )
 
 
 def _timeouts(app: Celery) -> Iterator[Finding]:

@@ -21,13 +21,10 @@ from celery_reliable.checks import (
     ManifestError,
     Supervised,
     budget_of,
-    clock_findings,
-    configuration_findings,
     fit,
     read_manifest,
-    retention_findings,
     row_findings,
-    size_findings,
+    static_findings,
 )
 from celery_reliable.checks.catalogue import link
 from celery_reliable.cli.options import json_option
@@ -81,15 +78,13 @@ def check(
     app.loader.import_default_modules()
     install_if_wanted(app)
     with in_one_line(ManifestError, ReliableError):
-        settings = configuration_findings(app)
-        clocks = clock_findings(app, now=datetime.now().astimezone())
+        static = static_findings(app, now=datetime.now().astimezone())
         budget = _budget(app)
         supervisors = (
             [] if budget is None else [*_of_grace(budget, grace), *_of_manifests(budget, manifests, containers)]
         )
-        kept = [] if budget is None else [*retention_findings(app), *size_findings(app)]
-        found = [*supervisors, *settings, *clocks, *kept, *(_of_servers(app) if live and budget is not None else [])]
-    is_used = all(finding.code != "not_wired" for finding in settings)
+        found = [*supervisors, *static, *(_of_servers(app) if live and budget is not None else [])]
+    is_used = all(finding.code != "not_wired" for finding in static)
     if not as_json and budget is not None and is_used:
         click.echo(budget)
     for finding in found:
@@ -142,9 +137,10 @@ def _show(ctx: click.Context, finding: Finding, *, as_json: bool) -> None:
     if as_json:
         write_json({**asdict(finding), "docs": link(finding.code)})
         return
-    console = console_for(ctx)
+    console, page = console_for(ctx), link(finding.code)
     if not console.is_terminal:
-        click.echo(f"{finding.severity} {finding.code}: {printable(finding.message)}")
+        click.echo(f"{finding.severity} {finding.code}: {printable(finding.message)} ({page})")
         return
     console.print(Text.assemble((finding.severity, _STYLES[finding.severity]), "  ", (finding.code, "bold")))
-    console.print(Padding(Text(printable(finding.message)), (0, 0, 1, 2)))
+    words = Text.assemble(printable(finding.message), "\n", (page, "dim"))
+    console.print(Padding(words, (0, 0, 1, 2)))

@@ -285,9 +285,9 @@ class DeadLetters:
             raise ReplayRefused(_FINISH_FIRST.format(id=letter.id), reason="replayed")
         return _Going.on(letter, entry, self._sealed)
 
-    def check(self, letter_id: str, *, who: str, force: bool = False) -> None:
+    def check(self, letter_id: str, *, who: str, force: bool = False, sign: bool = False) -> None:
         """Raise the `ReplayRefused` that `replay` would raise, as far as it can be told without doing it."""
-        self.check_letter(self._there(letter_id), who=who, force=force)
+        self.check_letter(self._there(letter_id), who=who, force=force, sign=sign)
 
     def check_letter(
         self,
@@ -569,7 +569,7 @@ _NO_TASK: Final = (
 )
 _UNSIGNED: Final = (
     "dead letter {id} was not replayed: {fault}, and its replay would be signed by us. If you know where the call comes from, "
-    "--sign sends it (dlq replay, on the command line)."
+    "send it with --sign (dlq replay), or with the box Sign (Django's admin)."
 )
 _LOOPS: Final = (
     "dead letter {id} has come back dead after {loops} replays already. Find out why before it goes round again; --force "

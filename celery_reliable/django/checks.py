@@ -14,8 +14,8 @@ from typing import Any, Final
 from django.apps import apps
 from django.core import checks
 
-from celery_reliable.checks import Finding, clock_findings, configuration_findings, row_findings
-from celery_reliable.checks.live import store_finding
+from celery_reliable.checks import Finding, row_findings, static_findings
+from celery_reliable.checks.of_stores import store_finding
 from celery_reliable.django.project import NO_APP
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.internals import loaded_app
@@ -52,8 +52,7 @@ def _of_configuration() -> Iterator[Finding]:
     if app is None:
         yield Finding(code="no_app", severity="warning", message=f"{NO_APP}.")
         return
-    yield from configuration_findings(app)
-    yield from clock_findings(app, now=datetime.now().astimezone())
+    yield from static_findings(app, now=datetime.now().astimezone())
 
 
 def _of_store() -> Iterator[Finding]:

@@ -52,6 +52,11 @@ class Project:
         return seen_by(self.app)
 
     @property
+    def signs(self) -> bool:
+        """Whether its messages are signed."""
+        return bool(runtime_of(self.app).settings.signing_keys)
+
+    @property
     def task_names(self) -> list[str]:
         """Return the names of the project's tasks."""
         return sorted(name for name in self._tasks.tasks if not name.startswith("celery."))

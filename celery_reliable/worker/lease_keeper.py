@@ -52,20 +52,10 @@ class LeaseKeeper(bootsteps.StartStopStep):
 
     def _keep(self) -> None:
         runtime = runtime_of(self._app)
-        self._tell_findings()
         while True:
             self.beat()
             if self._background.wait(runtime.settings.lease_ttl / _RENEWALS):
                 return
-
-    def _tell_findings(self) -> None:
-        """Say at the start what is wrong with the store's server."""
-        runtime = runtime_of(self._app)
-        try:
-            for finding in runtime.store.findings():
-                runtime.events.emit("finding", finding=finding)
-        except StoreError:
-            return  # it is away: the first beat says so
 
     def beat(self) -> None:
         """Renew once. An outage of the store is an event; the leases outlive two missed beats."""

@@ -31,7 +31,8 @@ def test_worker_tells_of_an_evicting_store(workers: Workers, tmp_path: Path) -> 
         stage = Stage(tmp_path, broker=broker, backend=backend, store=store)
         workers.start("tests.integration.apps.worker", concurrency=1, env=stage.environment(), arguments=QUICK)
         (event,) = wait_until(lambda: stage.events("finding"), 20, "a finding")
-    assert "noeviction" in event["finding"]
+    assert (event["code"], event["severity"]) == ("store_evicts", "error")
+    assert "maxmemory-policy is allkeys-lru: Redis may evict done markers and run jobs twice" in event["finding"]
 
 
 def test_live_check_finds_what_is_wrong_with_a_fleet(workers: Workers, tmp_path: Path) -> None:

@@ -20,10 +20,13 @@ from kombu import Queue
 import celery_reliable
 from celery_reliable import ReliableTask
 from celery_reliable.beat.leadership import Member
-from celery_reliable.checks import configuration_findings
+from celery_reliable.checks import Finding, configuration_findings
+from celery_reliable.checks.at_start import found_by, tell
 from celery_reliable.checks.catalogue import MEANINGS, link
-from celery_reliable.checks.live import fleet_findings, store_finding
+from celery_reliable.checks.live import fleet_findings
+from celery_reliable.checks.of_stores import store_finding
 from celery_reliable.cli import reliable
+from celery_reliable.events import Events
 from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState
 from celery_reliable.heartbeats import LifeSign, Process
 
@@ -120,7 +123,7 @@ class TestConfiguration:
             "retries_unbounded": "warning",
             "crontab_in_local_night": "warning",
         }
-        assert all(one["docs"].endswith(f"#{code.replace('_', '-')}") for code, one in found.items())
+        assert all(one["docs"].endswith(f"/{code}.html") for code, one in found.items())
 
     def test_example_project_has_no_finding(self) -> None:
         """No false alarm. In a process of its own: its tasks would come to every app of this one."""
@@ -372,6 +375,61 @@ class TestLive:
         assert store_finding(text).code == code
 
 
+class Told:
+    """An event hook that remembers."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, event: str, fields: dict[str, Any]) -> None:
+        """Remember one."""
+        self.events.append((event, fields))
+
+
+class TestStart:
+    """What a worker says of its configuration."""
+
+    def told(self, app: Celery) -> list[dict[str, Any]]:
+        """Return the findings that a start tells; the store in memory has none."""
+        told = Told()
+        tell(Events([told]), found_by(app))
+        assert {event for event, _ in told.events} <= {"finding"}
+        return [fields for _, fields in told.events]
+
+    def test_errors_and_warnings_are_told_in_short_errors_first(self) -> None:
+        """With settings, schedule and what is kept; what is only information is left out."""
+        keys = {"reliable_signing_keys": ["k" * 32], "reliable_signing": "warn"}
+        app = reliable_app("redis://redis.internal:6379/0", reliable_store_url="memory://", result_expires=None, **keys)
+        assert "broker_open" in codes(app)
+        found = self.told(app)
+        assert [(one["severity"], one["code"]) for one in found] == [
+            ("error", "results_kept_for_ever"),
+            ("warning", "signing_not_enforced"),
+        ]
+        assert found[0]["finding"].startswith(
+            "results_kept_for_ever: result_expires is None: results are never removed"
+        )
+        assert all(len(one["finding"]) < 240 and "\n" not in one["finding"] for one in found)
+
+    def test_what_is_well_configured_says_nothing(self) -> None:
+        """No false alarm."""
+        assert self.told(reliable_app(reliable_store_url="memory://")) == []
+
+    def test_only_ten_are_told_and_how_many_more_there_are(self) -> None:
+        """However much is wrong."""
+        told = Told()
+        tell(Events([told]), [Finding(f"code{number}", "warning", "Wrong.") for number in range(25)])
+        assert [event for event, _ in told.events] == ["finding"] * 10 + ["findings_left_out"]
+        assert told.events[-1][1] == {"count": 15}
+
+    def test_line_of_the_log_has_the_finding(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Who reads it without the fields has to act on it."""
+        tell(Events(), [Finding("early_ack", "error", "shop.pay: acknowledged before it has run. Set it.")])
+        [line] = caplog.messages
+        assert line.endswith("endangers a promise: early_ack: shop.pay: acknowledged before it has run")
+
+
 class TestCommand:
     """Exit codes and output."""
 
@@ -396,11 +454,11 @@ class TestCommand:
         assert found[0]["docs"] == link("store_down")
 
     def test_every_code_is_in_the_catalogue_and_in_the_documentation(self) -> None:
-        """A code is stable, and each has its anchor."""
+        """A code is stable, and each has its page."""
         package = ROOT / "celery_reliable"
         paths = [*(package / "checks").glob("*.py"), package / "cli" / "check.py"]
         sources = "".join(path.read_text("utf-8") for path in paths)
-        used = set(re.findall(r'(?:code=|_finding\(\s*)"(\w+)"', sources))
+        used = set(re.findall(r'(?:code=|[Ff]inding\(\s*)"(\w+)"', sources))
         assert used - {"store_finding"} <= MEANINGS.keys()
-        page = (ROOT / "docs" / "reference" / "findings.md").read_text("utf-8")
-        assert all(f"\n## {code}\n" in page for code in MEANINGS)
+        pages = ROOT / "docs" / "reference"
+        assert {link(path.stem) for path in (pages / "findings").glob("*.md")} == {link(code) for code in MEANINGS}

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 class Acts:
     """Each act returns why it was refused, None when it was done; what store and broker raise is passed on."""
 
-    def __init__(self, request: HttpRequest, model: Any, letters: DeadLetters, *, force: bool) -> None:
+    def __init__(self, request: HttpRequest, model: Any, letters: DeadLetters, *, force: bool, sign: bool) -> None:
         """Take who asks, and of what."""
-        self._request, self._model, self._letters, self._force = request, model, letters, force
+        self._request, self._model, self._letters = request, model, letters
+        self._force, self._sign = force, sign
         self._who = request.user.get_username()
 
     def check(self, letter_id: str) -> ReplayRefused | None:
         """Say whether a replay would be refused; changes nothing, so it is not logged."""
         try:
-            self._letters.check(letter_id, who=self._who, force=self._force)
+            self._letters.check(letter_id, who=self._who, force=self._force, sign=self._sign)
         except ReplayRefused as exc:
             return exc
         return None
@@ -36,7 +37,7 @@ class Acts:
     def replay(self, letter_id: str, **changes: Any) -> ReplayRefused | None:
         """Replay a letter, with other arguments if some are given."""
         how = "Replayed with other arguments" if changes else "Replayed"
-        options = {"who": self._who, "force": self._force, **changes}
+        options = {"who": self._who, "force": self._force, "sign": self._sign, **changes}
         return self._logged(
             letter_id,
             lambda: f"{how} as task {self._letters.replay(letter_id, **options)}.",

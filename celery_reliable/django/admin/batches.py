@@ -50,6 +50,7 @@ class Batch:
     cursor: str = ""
     searching: bool = False
     force: bool = False
+    sign: bool = False
     looked: int = 0
     done: int = 0
     refused: tuple[Refusals, ...] = ()

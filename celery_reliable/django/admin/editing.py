@@ -21,15 +21,25 @@ class EditForm(forms.Form):
     force = forms.BooleanField(
         required=False, label="Force", help_text="Also a call that this site's code could not run."
     )
+    sign = forms.BooleanField(
+        required=False,
+        label="Sign",
+        help_text="Also a call that nobody is known to have signed: you know where it comes from.",
+    )
 
-    def __init__(self, given: Any, *, letter: DeadLetter, seen: DeadLetter) -> None:
-        """Show the arguments of the letter; of one that cannot be read, and of what `seen` hides a part of, nothing."""
+    def __init__(self, given: Any, *, letter: DeadLetter, seen: DeadLetter, signs: bool) -> None:
+        """Show the arguments of the letter; of one that cannot be read, and of what `seen` hides a part of, nothing.
+
+        ``signs``: this project signs its messages.
+        """
         self._before = letter.arguments()
         before = dict(zip(_PARTS, self._before or (), strict=False))
         visible = dict(zip(_PARTS, seen.arguments() or (), strict=False))
         hidden = [name for name in before if json.dumps(before[name]) != json.dumps(visible.get(name))]
         initial = {name: json.dumps(value, indent=2) for name, value in before.items() if name not in hidden}
         super().__init__(given, initial=initial)
+        if not signs:
+            del self.fields["sign"]
         for name in hidden:
             self.fields[name].required = False
             self.fields[name].help_text = "Parts of it are hidden (reliable_redact). Empty: it stays as it is."

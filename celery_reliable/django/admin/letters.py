@@ -118,7 +118,8 @@ class DeadLetterAdmin(StoreAdmin):
         letter = letters.show(object_id)
         if letter is None or letter.envelope is None:
             return HttpResponseRedirect(self.url("change", object_id))
-        form = EditForm(request.POST or None, letter=letter, seen=self.project.seen(letter))
+        seen, signs = self.project.seen(letter), self.project.signs
+        form = EditForm(request.POST or None, letter=letter, seen=seen, signs=signs)
         if request.method == "POST" and form.is_valid() and self._edited(request, letters, letter, form):
             return HttpResponseRedirect(self.url("change", object_id))
         title = f"Edit and replay {letter.task} {letter.id}"
@@ -127,7 +128,8 @@ class DeadLetterAdmin(StoreAdmin):
 
     def _edited(self, request: HttpRequest, letters: DeadLetters, letter: DeadLetter, form: EditForm) -> bool:
         """Replay with the form's arguments; a refusal is an error of the form."""
-        acts = Acts(request, self.model, letters, force=form.cleaned_data["force"])
+        sign = form.cleaned_data.get("sign", False)
+        acts = Acts(request, self.model, letters, force=form.cleaned_data["force"], sign=sign)
         refused = acts.replay(letter.id, **form.changes())
         if refused is None:
             messages.success(request, f"Replayed with other arguments: {letter.id}")
@@ -155,6 +157,7 @@ class DeadLetterAdmin(StoreAdmin):
             token=batch.signed(),
             rows=[self._row(letter, now=now) for letter in known if letter],
             more=max(len(batch.pending) - _EXAMPLES, 0),
+            signs=self.project.signs,
             query=request.POST.get("query", ""),
         )
 
@@ -169,11 +172,12 @@ class DeadLetterAdmin(StoreAdmin):
         if batch.user != str(request.user.pk):
             raise PermissionDenied
         self.demand(request, _PERMISSIONS[batch.action])
-        return self._stepped(request, replace(batch, force=batch.force or "force" in request.POST))
+        force, sign = batch.force or "force" in request.POST, batch.sign or "sign" in request.POST
+        return self._stepped(request, replace(batch, force=force, sign=sign))
 
     def _stepped(self, request: HttpRequest, batch: Batch) -> Any:
         letters = self.project.letters
-        acts = Acts(request, self.model, letters, force=batch.force)
+        acts = Acts(request, self.model, letters, force=batch.force, sign=batch.sign)
         act = {"replay": acts.replay, "dry_run": acts.check, "discard": acts.discard}[batch.action]
         after, stopped = batches.step(batch, letters, act)
         return self.page(

@@ -408,6 +408,26 @@ def test_force_replays_what_this_site_could_not_run(ann: Client, project: Projec
     assert len(waiting(queue)) == 1
 
 
+def test_sign_replays_what_nobody_is_known_to_have_signed(ann: Client, project: Project, queue: str) -> None:
+    """Only when it is ticked, one edited letter or many; a site that does not sign has no such box."""
+    first, second = bury(project, queue, "A-1", "A-2")
+    edit, given = f"{LETTERS}{second}/edit/", {"args": '["A-3"]', "kwargs": "{}"}
+    assert "Sign" not in ann.get(edit).content.decode() + choose(ann, "replay", first).content.decode()
+    project.app.conf.reliable_signing_keys = ["k" * 32]
+    try:
+        with replaced_runtime(project.app, store=project.store, events=Events()):
+            asked = choose(ann, "replay", first)
+            assert 'name="sign"' in asked.content.decode()
+            assert "unsigned" in run(ann, asked).content.decode()
+            assert "would be signed by us" in unescape(ann.post(edit, given).content.decode())
+            assert waiting(queue) == []
+            run(ann, choose(ann, "replay", first), sign="on")
+            ann.post(edit, {**given, "sign": "on"})
+            assert [args for args, _ in waiting(queue)] == [["A-1"], ["A-3"]]
+    finally:
+        project.app.conf.reliable_signing_keys = None
+
+
 def test_a_discard_is_logged_as_a_deletion(ann: Client, project: Project, queue: str, letters: DeadLetters) -> None:
     """One that is gone by then is said to be."""
     [letter_id] = bury(project, queue, "A-1")
