@@ -18,6 +18,7 @@ def create_app(settings: Settings) -> Celery:
     app.conf.update(
         broker_url=settings.broker_url,
         result_backend=settings.broker_url,
+        task_time_limit=300,
         reliable_lease_ttl=settings.lease_ttl,
         reliable_drain_timeout=settings.drain_timeout,
         reliable_retry_backoff=settings.retry_backoff,

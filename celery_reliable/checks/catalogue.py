@@ -26,6 +26,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     "signing_not_enforced": "Messages that nobody has signed are run.",
     "no_app": "Django has loaded no Celery app, so nothing could be checked.",
     "no_key_talks_outside": "A task that calls another system has no declared key: two submissions are two effects.",
+    # options of tasks, routes and entries
+    "time_limit_off": "A task's time limit of 0 switches the project's limit off.",
+    "no_time_limit": "A task that hangs holds its slot until somebody looks.",
+    "soft_limit_late": "A task is killed before its soft time limit tells it to save its work.",
+    "retries_anything": "A bug is tried again as if it were an outage.",
+    "retries_in_step": "What failed together is tried together again.",
+    "route_unmet": "A route is for a task that this app does not have.",
+    "queue_undeclared": "A task, route or entry names a queue that is not among those that the project declares.",
+    "entry_without_task": "An entry of the schedule names a task that nobody has.",
     # clocks
     "crontab_in_local_night": "An entry runs twice or not at all on the days on which clocks change.",
     "rows_unread": "Nothing could be said of the rows of django-celery-beat.",

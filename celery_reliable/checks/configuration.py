@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_reliable.checks.findings import Finding
+from celery_reliable.checks.options import few, limit_of, own_tasks
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.runtime import broker_driver, runtime_of
 from celery_reliable.task import ReliableTask
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _PICKLE: Final = {"pickle", "application/x-python-serialize"}
 _VISIBILITY: Final = 3600.0  # kombu's default on Redis
 _LONG: Final = 60.0  # seconds from which it matters that a message waits behind a task
-_NAMED: Final = 3
 _SHORTEST_KEY: Final = 32  # bytes: what HMAC-SHA256 makes full use of
 _HERE: Final = frozenset({"", "localhost", "127.0.0.1", "::1"})
 _OUTSIDE: Final = frozenset(
@@ -56,8 +56,7 @@ class Given:
 
 def configuration_findings(app: Celery) -> list[Finding]:
     """Look at the settings of an app and at every task that is registered; imports and connects to nothing."""
-    tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
-    given = Given(app, tasks)
+    given = Given(app, own_tasks(app))
     checks = (
         _wiring,
         _acks,
@@ -124,11 +123,11 @@ def _acks(given: Given) -> Iterator[Finding]:
 
 def _content(given: Given) -> Iterator[Finding]:
     accepted = {str(one) for one in (*given.app.conf.accept_content, *(given.app.conf.result_accept_content or ()))}
-    if accepted & _PICKLE or given.app.conf.task_serializer == "pickle":
+    if accepted & _PICKLE or "pickle" in {given.app.conf.task_serializer, given.app.conf.result_serializer}:
         yield Finding(
             "pickle_accepted",
             "error",
-            "pickle is accepted (accept_content): whoever can write to the broker or the result backend can run any code in "
+            "pickle is accepted (accept_content) or written (task_serializer, result_serializer): whoever can write to the broker or the result backend can run any code in "
             'your workers. Set accept_content = ["json"], and send what JSON cannot carry by reference.',
         )
 
@@ -149,7 +148,7 @@ def _visibility(given: Given) -> Iterator[Finding]:
     if is_wired(given.app) or broker_driver(given.app) != "redis":
         return
     timeout = float((given.app.conf.broker_transport_options or {}).get("visibility_timeout", _VISIBILITY))
-    longer = [task for task in given.tasks if task.acks_late and (_limit(given.app, task) or timeout + 1) > timeout]
+    longer = [task for task in given.tasks if task.acks_late and (limit_of(given.app, task) or timeout + 1) > timeout]
     if longer:
         yield Finding(
             "visibility_short",
@@ -162,7 +161,7 @@ def _visibility(given: Given) -> Iterator[Finding]:
 
 def _prefetch(given: Given) -> Iterator[Finding]:
     multiplier = given.app.conf.worker_prefetch_multiplier
-    long = [task for task in given.tasks if task.acks_late and (_limit(given.app, task) or _LONG) >= _LONG]
+    long = [task for task in given.tasks if task.acks_late and (limit_of(given.app, task) or _LONG) >= _LONG]
     if multiplier != 1 and long:
         yield Finding(
             "prefetch_hoards",
@@ -278,7 +277,7 @@ def _watched_twice(app: Celery, *, left_out: Iterable[str]) -> str:
     if not entries:
         return "" if ends else "every entry of the schedule"
     found = [name for name in ours if not any(re.search(end, name) for end in ends)]
-    return f"beat_schedule: {_few(found)}" if found else ""
+    return f"beat_schedule: {few(found)}" if found else ""
 
 
 def _is_check_in(hook: Any) -> bool:
@@ -353,19 +352,9 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _limit(app: Celery, task: Any) -> float | None:
-    limit: float | None = task.time_limit or app.conf.task_time_limit
-    return limit
-
-
 def _argument(queue: Any, name: str) -> Any:
     return (queue.queue_arguments or {}).get(name)
 
 
 def _names(tasks: Iterable[Any]) -> str:
-    return _few([task.name for task in tasks])
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+    return few(task.name for task in tasks)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from celery_reliable.checks.clocks import clock_findings
 from celery_reliable.checks.configuration import configuration_findings
+from celery_reliable.checks.options import option_findings
 from celery_reliable.checks.retention import retention_findings
 from celery_reliable.checks.sizes import size_findings
 from celery_reliable.errors import ConfigurationError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def static_findings(app: Celery, *, now: datetime) -> list[Finding]:
     """Return the list that the command, Django's system checks and the start of a worker have in common."""
-    found = [*configuration_findings(app), *clock_findings(app, now=now)]
+    found = [*configuration_findings(app), *option_findings(app), *clock_findings(app, now=now)]
     try:
         return [*found, *retention_findings(app), *size_findings(app)]
     except ConfigurationError:

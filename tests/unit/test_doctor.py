@@ -121,6 +121,7 @@ class TestConfiguration:
             "early_ack": "error",
             "pickle_accepted": "error",
             "retries_unbounded": "warning",
+            "no_time_limit": "info",
             "crontab_in_local_night": "warning",
         }
         assert all(one["docs"].endswith(f"/{code}.html") for code, one in found.items())
