@@ -342,7 +342,7 @@ def metrics_page() -> str:
         """
         Names and labels are part of the public interface. Every label is of a closed set: tasks and queues of the app, names of
         events, outcomes, reasons, states; what is in none of them is `other`. A counter is scraped with `_total` at the end of
-        its name. How to set it up, with a dashboard and alerts: [](../how-to/prometheus.md). Those of a worker or beat go to
+        its name. How to set it up, with a dashboard and alerts: [](../how-to/prometheus.md). They go to
         OpenTelemetry as well: [](../how-to/opentelemetry.md).
         """,
         *tables,

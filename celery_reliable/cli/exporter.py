@@ -16,6 +16,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import click
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from celery_reliable.contrib.prometheus import FleetCollector
 
 _LOAD: Final = "/load/"
@@ -35,9 +37,13 @@ class _Quiet(WSGIRequestHandler):
     "--port", type=click.IntRange(min=0, max=65_535), default=9188, show_default=True, help="0: any free one."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--otlp", is_flag=True, help="Send them by OTLP, as OTEL_EXPORTER_OTLP_* say, and serve nothing.")
 @click.pass_context
-def exporter(ctx: click.Context, /, *, port: int, host: str) -> None:
+def exporter(ctx: click.Context, /, *, port: int, host: str, otlp: bool) -> None:
     """Serve the fleet's metrics: /metrics for Prometheus, /load/QUEUE as JSON for an autoscaler. One is enough."""
+    if otlp:
+        _send(ctx.obj.app)
+        return
     try:
         from celery_reliable.contrib.prometheus import FleetCollector  # noqa: PLC0415  # an extra
     except ModuleNotFoundError as exc:
@@ -48,6 +54,20 @@ def exporter(ctx: click.Context, /, *, port: int, host: str) -> None:
         raise click.ClickException(f"{host}:{port} cannot be listened on: {exc}; choose another --port") from exc
     click.echo(f"Serving http://{host}:{server.server_port}/metrics", err=True)
     _serve(server)
+
+
+def _send(app: Celery) -> None:
+    """Send until Ctrl-C."""
+    try:
+        from celery_reliable.contrib.opentelemetry import FleetMeter  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as exc:
+        raise click.ClickException("--otlp needs the SDK: pip install 'celery-reliable[opentelemetry]'") from exc
+    meter = FleetMeter(app)
+    click.echo("Sending the fleet's metrics by OTLP.", err=True)
+    try:
+        threading.Event().wait()
+    except (KeyboardInterrupt, SystemExit):
+        meter.close()
 
 
 def _serve(server: WSGIServer) -> None:

@@ -1,8 +1,8 @@
-"""Send what is counted and timed to OpenTelemetry: the metrics of a process that Prometheus would scrape.
+"""Send what is counted and timed to OpenTelemetry: the metrics that Prometheus would scrape.
 
     app.conf.reliable_event_hooks = ["celery_reliable.contrib.opentelemetry:EventMeter"]
 
-Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http.
+does so in workers and beats; ``celery -A proj reliable exporter --otlp`` sends those of the fleet. Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, Resource
 
 from celery_reliable.contrib.counting import Counting
+from celery_reliable.contrib.fleet_numbers import Lookout, Values, numbers_of
 from celery_reliable.contrib.metrics import BUCKETS, METRICS, Metric
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider as AnyProvider
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
 
-__all__ = ["EventMeter", "Reader"]
+__all__ = ["EventMeter", "FleetMeter", "Reader"]
 
 logger = logging.getLogger("celery_reliable.opentelemetry")
 
@@ -77,8 +80,7 @@ class EventMeter:
         This one sends by OTLP over HTTP, as ``OTEL_EXPORTER_OTLP_*`` and ``OTEL_METRIC_EXPORT_INTERVAL`` say, each process
         as an instance of ``OTEL_SERVICE_NAME``.
         """
-        instance = {SERVICE_INSTANCE_ID: f"{socket.gethostname()}:{os.getpid()}"}
-        return MeterProvider([Reader(OTLPMetricExporter())], resource=Resource.create(instance))
+        return MeterProvider([Reader(OTLPMetricExporter())], resource=_instance())
 
     def _begin(self) -> None:
         """Make what this process needs, once."""
@@ -115,14 +117,51 @@ def _record_of(meter: Meter, name: str, metric: Metric) -> Record:
     return meter.create_histogram(called, "s", meaning, explicit_bucket_boundaries_advisory=BUCKETS).record
 
 
+def _instance() -> Resource:
+    return Resource.create({SERVICE_INSTANCE_ID: f"{socket.gethostname()}:{os.getpid()}"})
+
+
+class FleetMeter:
+    """Send what one look at the fleet tells, at each export. One process of a fleet is enough.
+
+    While store or broker are away, ``celery_reliable.up`` is 0, and nothing else is sent.
+
+    .. versionadded:: 0.1
+    """
+
+    def __init__(self, app: Celery, *, exporter: MetricExporter | None = None) -> None:
+        """Begin to send: by OTLP over HTTP unless another exporter is given."""
+        self._lookout = Lookout(app)
+        self._numbers: Mapping[str, Values] = {}
+        self._reader = Reader(exporter or OTLPMetricExporter(), before=self._look)
+        self._provider = MeterProvider([self._reader], resource=_instance())
+        meter = self._provider.get_meter(SCOPE)
+        for name, metric in METRICS.items():
+            if metric.source == "fleet":
+                make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
+                make(f"{SCOPE}.{name}", [partial(self._told, name)], description=metric.meaning)
+
+    def close(self) -> None:
+        """Send once more, and stop. May be called twice."""
+        self._reader.shutdown()
+
+    def _look(self) -> None:
+        self._numbers = numbers_of(self._lookout.look())
+
+    def _told(self, name: str, _: CallbackOptions) -> Iterator[Observation]:
+        for labels, value in self._numbers.get(name, {}).items():
+            yield Observation(value, dict(zip(METRICS[name].labels, labels, strict=True)))
+
+
 class Reader(MetricReader):
     """Collect and export every ``OTEL_METRIC_EXPORT_INTERVAL`` milliseconds.
 
     OpenTelemetry's own reader (1.45) starts again in each forked child, and sends the parent's numbers once more from there.
     """
 
-    def __init__(self, exporter: MetricExporter) -> None:
-        """Take the exporter, and start the thread."""
+    def __init__(self, exporter: MetricExporter, *, before: Callable[[], object] | None = None) -> None:
+        """Take the exporter, and what is called before each collection; start the thread."""
+        self._before = before
         super().__init__(
             preferred_temporality=exporter._preferred_temporality,  # noqa: SLF001  # as the SDK's own reader does
             preferred_aggregation=exporter._preferred_aggregation,  # noqa: SLF001
@@ -135,6 +174,12 @@ class Reader(MetricReader):
         threading.Thread(
             target=_export_often, args=(me, self._stopped, seconds), name="reliable-otel", daemon=True
         ).start()
+
+    def collect(self, timeout_millis: float = 10_000) -> None:
+        """See `MetricReader.collect`."""
+        if self._before is not None:
+            self._before()
+        super().collect(timeout_millis)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> None:
         token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))  # noqa: FBT003  # no trace of this request

@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from celery_reliable import Permanent, ReliableTask, Transient
 from celery_reliable.contrib.metrics import METRICS, PREFIX
-from celery_reliable.contrib.opentelemetry import EventMeter, Reader
-from celery_reliable.contrib.prometheus import EventMetrics
+from celery_reliable.contrib.opentelemetry import EventMeter, FleetMeter, Reader
+from celery_reliable.contrib.prometheus import EventMetrics, FleetCollector
+from celery_reliable.dead_letters import DeadLetter
 from celery_reliable.runtime import forget_runtime, runtime_of
 from celery_reliable.testing import in_memory
 
@@ -65,6 +66,57 @@ def app() -> Iterator[Celery]:
 
     yield app
     forget_runtime(app)
+
+
+class Exported(MetricExporter):
+    """Keeps what it is given to export."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        super().__init__()
+        self.exported: list[dict[tuple[str, ...], float]] = []
+
+    def export(self, metrics_data: Any, *_: Any, **__: Any) -> MetricExportResult:
+        """See `MetricExporter.export`."""
+        self.exported.append(
+            {
+                (str(metric.name).replace(".", "_"), *map(str, (point.attributes or {}).values())): point.value
+                for resource in metrics_data.resource_metrics
+                for scope in resource.scope_metrics
+                for metric in scope.metrics
+                for point in metric.data.data_points
+            }
+        )
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 0) -> bool:
+        """See `MetricExporter.force_flush`."""
+        return True
+
+    def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
+        """See `MetricExporter.shutdown`."""
+
+
+def test_both_exporters_tell_the_same_of_the_fleet(app: Celery) -> None:
+    """One look for each export; here at a dead letter, and a queue of which nothing is known."""
+    letter = DeadLetter.of(None, envelope=None, reason="permanent", now=1.0, letter_id="a" * 16)
+    runtime_of(app).store.keep_letter(letter.id, letter=letter.to_bytes(), letter_ttl=60.0, letter_max=9)
+    sent = Exported()
+    FleetMeter(app, exporter=sent).close()
+    samples = [one for family in FleetCollector(app).collect() for one in family.samples]
+    [told] = sent.exported
+    assert told == {(one.name.removesuffix("_total"), *one.labels.values()): one.value for one in samples}
+    assert (told["celery_reliable_up",], told["celery_reliable_letters",]) == (1.0, 1)
+
+
+def test_fleet_that_cannot_be_looked_at_is_not_up() -> None:
+    """And nothing else is told: what was true before may not be now."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.config_from_object("celery_reliable.presets")
+    app.conf.reliable_store_url = "redis://127.0.0.1:1/0"
+    sent = Exported()
+    FleetMeter(app, exporter=sent).close()
+    assert sent.exported == [{("celery_reliable_up",): 0.0}]
 
 
 def test_both_exporters_tell_the_same(app: Celery) -> None:
