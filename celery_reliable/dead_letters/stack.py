@@ -6,7 +6,7 @@ import hashlib
 import traceback
 from collections.abc import Iterator
 from pathlib import PurePath
-from types import FrameType
+from types import FrameType, TracebackType
 
 MESSAGE_LIMIT = 4 * 1024
 TRACEBACK_LIMIT = 32 * 1024
@@ -31,8 +31,17 @@ def message_of(exc: BaseException) -> str:
 
 
 def traceback_of(exc: BaseException) -> str:
-    """Return the bounded traceback, causes included."""
-    return bounded("".join(traceback.format_exception(type(exc), exc, exc.__traceback__)), limit=TRACEBACK_LIMIT)
+    """Return the bounded traceback, causes included; it begins where the task's own code does."""
+    told = traceback.format_exception(type(exc), exc, _from_own_code(exc.__traceback__))
+    return bounded("".join(told), limit=TRACEBACK_LIMIT)
+
+
+def _from_own_code(whole: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames that led to the body; where there are no others, they are the place."""
+    rest = whole
+    while rest is not None and _is_machinery(rest.tb_frame):
+        rest = rest.tb_next
+    return rest or whole
 
 
 def bounded(text: str, *, limit: int) -> str:

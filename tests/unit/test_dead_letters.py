@@ -225,6 +225,22 @@ class TestRecord:
         assert read.envelope is not None
         assert read.envelope.options["odd"] == "{1}"
 
+    def test_traceback_begins_where_the_task_s_own_code_does(self) -> None:
+        """The way there is ours and the same each time; where there is no other code, it is the place."""
+
+        def own_code() -> None:
+            raise ValueError("never")
+
+        ours: dict[str, Any] = {"__name__": "celery_reliable.execution.life"}
+        exec("def call(body):\n    return body()\ndef fail():\n    raise ValueError('ours')", ours)
+        for body, first in ((own_code, "own_code"), (ours["fail"], "call")):
+            with pytest.raises(ValueError, match=r"never|ours") as told:
+                ours["call"](body)
+            failure = told.value
+            failure = failure.with_traceback(failure.__traceback__.tb_next)  # type: ignore[union-attr]  # this test's own
+            _, place, *_ = DeadLetter.of(failure, envelope=None, reason="permanent", now=NOON).traceback.splitlines()
+            assert place.endswith(f"in {first}")
+
     def test_message_and_traceback_are_bounded_with_head_and_tail(self) -> None:
         """A megabyte of error text takes a few kilobytes, and both of its ends can be read."""
         letter = letter_of(exc=_raised("BEGIN" + "x" * 1_000_000 + "END"))
