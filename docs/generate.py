@@ -330,7 +330,10 @@ def metrics_page() -> str:
             "process",
             "`reliable_metrics_port` serves them. A worker's include those of all its pool children.",
         ),
-        "Of the fleet": ("fleet", "`celery -A proj reliable exporter` serves them, from store and broker."),
+        "Of the fleet": (
+            "fleet",
+            "`celery -A proj reliable exporter` serves them, from store and broker; with `--otlp` it sends them.",
+        ),
     }
     tables = [
         f"## {title}\n\n{where}\n\n{grid(('metric', 'kind', 'labels', 'meaning'), _metric_rows(source))}"

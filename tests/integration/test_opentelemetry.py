@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_reliable.contrib.metrics import BUCKETS
+from celery_reliable.contrib.metrics import BUCKETS, METRICS
 from celery_reliable.testing import servers
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
 from tests.integration.opentelemetry import Collector
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,3 +73,20 @@ def test_what_every_process_of_a_worker_counts_arrives_once(
         assert point.as_int or point.as_double == 1
     assert collector.points("celery_reliable.dead_letters", task="hopeless", reason="permanent")
     assert collector.names() >= {"celery_reliable.events", "celery_reliable.runs", "celery_reliable.latency"}
+
+
+def test_fleet_is_told_as_an_operator_starts_it(
+    module_redis: servers.RedisServer, tmp_path: Path, collector: Collector
+) -> None:
+    """``exporter --otlp`` sends what it sees until Ctrl-C, and then once more."""
+    stage = Stage.on(module_redis.url, directory=tmp_path)
+    command = ("celery", "-A", "tests.integration.apps.worker", "reliable", "exporter", "--otlp")
+    often = {"OTEL_METRIC_EXPORT_INTERVAL": "100"}
+    environment = {**os.environ, **stage.environment(), **collector.environment, **often}
+    with subprocess.Popen((sys.executable, "-m", *command), env=environment) as process:
+        [up] = wait_until(lambda: collector.points("celery_reliable.up"), 30, "a look at the fleet").values()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert up.as_double == 1
+    told = {f"celery_reliable.{name}" for name, one in METRICS.items() if one.source == "fleet" and not one.labels}
+    assert told - {"celery_reliable.held"} <= collector.names()
