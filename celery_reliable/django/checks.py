@@ -15,6 +15,7 @@ from django.apps import apps
 from django.core import checks
 
 from celery_reliable.checks import Finding, row_findings, static_findings
+from celery_reliable.checks.catalogue import link
 from celery_reliable.checks.of_stores import store_finding
 from celery_reliable.django.project import NO_APP
 from celery_reliable.errors import ConfigurationError, StoreError
@@ -70,4 +71,4 @@ def _of_store() -> Iterator[Finding]:
 
 def _message(finding: Finding) -> Any:
     kinds = {"error": checks.Error, "warning": checks.Warning, "info": checks.Info}
-    return kinds[finding.severity](finding.message, id=f"{TAG}.{finding.code}")
+    return kinds[finding.severity](finding.message, hint=link(finding.code), id=f"{TAG}.{finding.code}")

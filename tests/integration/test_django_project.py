@@ -62,8 +62,10 @@ def test_findings_are_warnings_that_can_be_silenced(tmp_path: Path) -> None:
     """By their id. What needs a connection is looked at with --deploy alone: here, tables that are not there."""
     night = "from celery.schedules import crontab\nCELERY_TIMEZONE = 'Europe/Berlin'\nCELERY_BEAT_SCHEDULE = "
     night += "{'night': {'task': 'webshop.report', 'schedule': crontab(hour=2, minute=30)}}"
-    said = settings_with(tmp_path, night).manage("check")
+    said = settings_with(tmp_path, f"{night}\nCELERY_RESULT_EXPIRES = 63072000").manage("check")
+    assert "(celery_reliable.results_kept_too_long)" in said
     assert "(celery_reliable.crontab_in_local_night)" in said
+    assert "HINT: reference/findings/crontab_in_local_night.html" in said
     for code in ("store_no_tables", "rows_unread"):
         assert f"(celery_reliable.{code})" not in said, "a check without --deploy has connected"
     silenced = "SILENCED_SYSTEM_CHECKS = ['celery_reliable.crontab_in_local_night', 'celery_reliable.zone_differs']"
