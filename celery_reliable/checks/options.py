@@ -90,8 +90,8 @@ def _retries(tasks: list[Any]) -> Iterator[Finding]:
             f"{few(anything)}: retries every Exception: a bug is tried again like an outage, and is told of only when all retries "
             "are spent. Name the errors that another attempt may cure.",
         )
-    plain = [task for task in tasks if not isinstance(task, ReliableTask) and getattr(task, "autoretry_for", ())]
-    in_step = [task.name for task in plain if not getattr(task, "retry_backoff", False)]
+    plain = [task for task in tasks if not isinstance(task, ReliableTask) and getattr(task, "autoretry_for", None)]
+    in_step = [task.name for task in plain if not getattr(task, "retry_backoff", None)]
     if in_step:
         yield Finding(
             "retries_in_step",

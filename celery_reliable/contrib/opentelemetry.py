@@ -160,7 +160,7 @@ class Reader(MetricReader):
     """
 
     def __init__(self, exporter: MetricExporter, *, before: Callable[[], object] | None = None) -> None:
-        """Take the exporter, and what is called before each collection; start the thread."""
+        """Take the exporter, and what is called before each export; start the thread."""
         self._before = before
         super().__init__(
             preferred_temporality=exporter._preferred_temporality,  # noqa: SLF001  # as the SDK's own reader does
@@ -175,11 +175,11 @@ class Reader(MetricReader):
             target=_export_often, args=(me, self._stopped, seconds), name="reliable-otel", daemon=True
         ).start()
 
-    def collect(self, timeout_millis: float = 10_000) -> None:
-        """See `MetricReader.collect`."""
+    def export(self, timeout_millis: float = 10_000) -> None:
+        """Collect, and export."""
         if self._before is not None:
             self._before()
-        super().collect(timeout_millis)
+        self.collect(timeout_millis=timeout_millis)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> None:
         token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))  # noqa: FBT003  # no trace of this request
@@ -193,7 +193,7 @@ class Reader(MetricReader):
         """Export once more, and stop. May be called twice."""
         if not self._stopped.is_set():
             self._stopped.set()
-            self.collect(timeout_millis=timeout_millis)
+            self.export(timeout_millis)
             self._exporter.shutdown(timeout_millis=timeout_millis)
 
 
@@ -203,6 +203,6 @@ def _export_often(me: Callable[[], Reader | None], stopped: threading.Event, sec
         if reader is None:
             return
         try:
-            reader.collect()
+            reader.export()
         except Exception:  # an exporter of the project's own; the next round may be better
             logger.exception("metrics not sent")

@@ -119,7 +119,8 @@ class TestRoutes:
         entry = {"task": "shop.charge", "schedule": 60, "options": {"queue": "fast"}}
         conf |= {"task_routes": {"shop.charge": "fast"}} if where == "route" else {}
         conf |= {"beat_schedule": {"often": entry}} if where == "entry" else {}
-        app = app_with(conf, **({"queue": "fast"} if where == "task" else {}))
+        options: dict[str, Any] = {"queue": "fast"} if where == "task" else {}
+        app = app_with(conf, **options)
         assert kinds(app) == [("queue_undeclared", severity)]
         declared = app_with({**conf, "task_queues": [Queue("celery"), Queue("fast")]})
         assert kinds(declared) == []
