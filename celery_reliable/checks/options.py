@@ -126,7 +126,7 @@ def _queues(app: Celery, tasks: list[Any]) -> Iterator[Finding]:
         return
     entries = [entry for entry in _scheduled(app).values() if isinstance(entry, Mapping)]
     used = [
-        *(task.queue for task in tasks),
+        *(getattr(task, "queue", None) for task in tasks),  # no attribute of Celery's Task
         *(route if isinstance(route, str) else route.get("queue") for _, route in _routed(app)),
         *((entry.get("options") or {}).get("queue") for entry in entries),
     ]

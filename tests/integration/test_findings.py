@@ -30,7 +30,7 @@ def test_worker_tells_of_an_evicting_store(workers: Workers, tmp_path: Path) -> 
         broker, backend, store = (f"{server.url.removesuffix('/0')}/{number}" for number in range(3))
         stage = Stage(tmp_path, broker=broker, backend=backend, store=store)
         workers.start("tests.integration.apps.worker", concurrency=1, env=stage.environment(), arguments=QUICK)
-        (event,) = wait_until(lambda: stage.events("finding"), 20, "a finding")
+        event, *_ = wait_until(lambda: stage.events("finding"), 20, "a finding")
     assert (event["code"], event["severity"]) == ("store_evicts", "error")
     assert "maxmemory-policy is allkeys-lru: Redis may evict done markers and run jobs twice" in event["finding"]
 

@@ -381,11 +381,11 @@ class Told:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.heard: list[tuple[str, dict[str, Any]]] = []
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
         """Remember one."""
-        self.events.append((event, fields))
+        self.heard.append((event, fields))
 
 
 class TestStart:
@@ -395,8 +395,8 @@ class TestStart:
         """Return the findings that a start tells; the store in memory has none."""
         told = Told()
         tell(Events([told]), found_by(app))
-        assert {event for event, _ in told.events} <= {"finding"}
-        return [fields for _, fields in told.events]
+        assert {event for event, _ in told.heard} <= {"finding"}
+        return [fields for _, fields in told.heard]
 
     def test_errors_and_warnings_are_told_in_short_errors_first(self) -> None:
         """With settings, schedule and what is kept; what is only information is left out."""
@@ -421,8 +421,8 @@ class TestStart:
         """However much is wrong."""
         told = Told()
         tell(Events([told]), [Finding(f"code{number}", "warning", "Wrong.") for number in range(25)])
-        assert [event for event, _ in told.events] == ["finding"] * 10 + ["findings_left_out"]
-        assert told.events[-1][1] == {"count": 15}
+        assert [event for event, _ in told.heard] == ["finding"] * 10 + ["findings_left_out"]
+        assert told.heard[-1][1] == {"count": 15}
 
     def test_line_of_the_log_has_the_finding(self, caplog: pytest.LogCaptureFixture) -> None:
         """Who reads it without the fields has to act on it."""
