@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ import celery_reliable
 from celery_reliable import ReliableTask
 from celery_reliable.beat.leadership import Member
 from celery_reliable.checks import Finding, configuration_findings
-from celery_reliable.checks.at_start import found_by, tell
+from celery_reliable.checks.at_start import Findings, found_by, tell
 from celery_reliable.checks.catalogue import MEANINGS, link
 from celery_reliable.checks.live import fleet_findings
 from celery_reliable.checks.of_stores import store_finding
@@ -29,6 +30,9 @@ from celery_reliable.cli import reliable
 from celery_reliable.events import Events
 from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState
 from celery_reliable.heartbeats import LifeSign, Process
+from celery_reliable.runtime import replaced_runtime
+from celery_reliable.stores.memory import MemoryStore
+from tests.waiting import wait_until
 
 ROOT = Path(celery_reliable.__file__).parents[1]
 REDIS = "redis://127.0.0.1:1/0"
@@ -412,6 +416,23 @@ class TestStart:
             "results_kept_for_ever: result_expires is None: results are never removed"
         )
         assert all(len(one["finding"]) < 240 and "\n" not in one["finding"] for one in found)
+
+    def test_no_worker_is_ready_later_for_it(self) -> None:
+        """A store that takes its time is asked from a thread."""
+        told, answers = Told(), threading.Event()
+
+        class Slow(MemoryStore):
+            def findings(self) -> list[str]:
+                answers.wait(5)
+                return ["appendonly is no"]
+
+        app = reliable_app(reliable_store_url="memory://")
+        with replaced_runtime(app, store=Slow(), events=Events([told])):
+            Findings(SimpleNamespace(app=app)).start(None)
+            assert told.heard == []
+            answers.set()
+            [(_, fields)] = wait_until(lambda: told.heard, 10, "what was found")
+        assert (fields["code"], fields["severity"]) == ("store_volatile", "warning")
 
     def test_what_is_well_configured_says_nothing(self) -> None:
         """No false alarm."""
