@@ -1,55 +1,17 @@
-"""Look at the whole fleet, in store and broker, and put what is seen into the numbers of the table of metrics."""
+"""Put what a look at the whole fleet shows into the numbers of the table of metrics."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from celery_reliable import internals
-from celery_reliable.errors import StoreError
-from celery_reliable.fleet import Fleet, QueueSight, look, sight_of
-
-if TYPE_CHECKING:
-    from celery import Celery
+from celery_reliable.fleet import Fleet
 
 Values = Mapping[tuple[str, ...], float]
 """The values of one metric by its labels."""
 
 _STATES: Final = ("consuming", "idle", "busy", "draining", "stuck", "silent", "broker_down", "store_down")
-
-
-class Lookout:
-    """Look again and again, one look at a time, over connections that are kept. Connects at the first look."""
-
-    def __init__(self, app: Celery) -> None:
-        """Take the app."""
-        self._app = app
-        self._lock = threading.Lock()
-        self._sight: QueueSight | None = None
-
-    def look(self) -> Fleet | None:
-        """Return the fleet; None when store or broker are away."""
-        with self._lock:
-            try:
-                self._sight = self._sight or sight_of(self._app)
-                return look(self._app, sight=self._sight)
-            except _away():
-                self._forget()
-                return None
-
-    def _forget(self) -> None:
-        sight, self._sight = self._sight, None
-        if sight is not None:
-            try:
-                sight.close()
-            except _away():
-                return
-
-
-def _away() -> tuple[type[Exception], ...]:
-    return (StoreError, *internals.away())
 
 
 def numbers_of(fleet: Fleet | None) -> dict[str, Values]:

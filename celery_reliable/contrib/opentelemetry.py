@@ -25,8 +25,9 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, Resource
 
 from celery_reliable.contrib.counting import Counting
-from celery_reliable.contrib.fleet_numbers import Lookout, Values, numbers_of
+from celery_reliable.contrib.fleet_numbers import Values, numbers_of
 from celery_reliable.contrib.metrics import BUCKETS, METRICS, Metric
+from celery_reliable.fleet import Lookout
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -144,6 +145,7 @@ class FleetMeter:
     def close(self) -> None:
         """Send once more, and stop. May be called twice."""
         self._reader.shutdown()
+        self._lookout.close()
 
     def _look(self) -> None:
         self._numbers = numbers_of(self._lookout.look())

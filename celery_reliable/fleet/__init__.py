@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from celery_reliable.fleet.lookout import Lookout
 from celery_reliable.fleet.queues import QueueSight, QueueState, sight_of
 from celery_reliable.fleet.state import Deaths, Fleet, Upcoming, WorkerState, look
 
-__all__ = ["Deaths", "Fleet", "QueueSight", "QueueState", "Upcoming", "WorkerState", "look", "sight_of"]
+__all__ = ["Deaths", "Fleet", "Lookout", "QueueSight", "QueueState", "Upcoming", "WorkerState", "look", "sight_of"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 from rich.console import Console
 
-from celery_reliable.cli import status_screens
+from celery_reliable import internals
+from celery_reliable.cli import reliable, status_screens
+from celery_reliable.errors import StoreUnavailable
 from celery_reliable.events import Events
 from celery_reliable.fleet import Deaths, Fleet, QueueState, WorkerState, look
 from celery_reliable.flow import ages
@@ -94,3 +97,33 @@ def test_age_of_a_queue_on_rabbitmq_is_what_workers_have_told(broker: str, age: 
     with replaced_runtime(app, store=store, events=Events()):
         found = {one.name: one.oldest for one in look(app, sight=Lengths()).queues}
     assert found == {"celery": age, "mails": None, "unknown": None}
+
+
+class Wavering(MemoryStore):
+    """Is away at every second look, and after the fifth its operator has seen enough."""
+
+    looks = 0
+
+    def letter_counts(self) -> Mapping[str, int]:
+        """See `MemoryStore.letter_counts`."""
+        self.looks += 1
+        if self.looks == 5:
+            raise KeyboardInterrupt
+        if self.looks % 2 == 0:
+            raise StoreUnavailable("away")
+        return super().letter_counts()
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_watch_goes_on_through_an_outage_until_it_is_ended(words: tuple[str, ...]) -> None:
+    """Each look is shown where it is piped, as text or as JSON; Ctrl-C is no failure."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(reliable_store_url="memory://")
+    with replaced_runtime(app, store=Wavering(), events=Events()):
+        command = ["status", "--watch", "--every", "0.2", *words]
+        shown = CliRunner().invoke(reliable, command, obj=internals.command_context(app), catch_exceptions=False)
+    assert shown.exit_code == 0
+    told = [
+        ("No dead letters" in line or '"workers"' in line, "are away" in line) for line in shown.stdout.splitlines()
+    ]
+    assert [one for one in told if any(one)] == [(True, False), (False, True)] * 2

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from celery_reliable.contrib.fleet_numbers import Lookout, Values, numbers_of
+from celery_reliable.contrib.fleet_numbers import Values, numbers_of
 from celery_reliable.contrib.metrics import METRICS, PREFIX
+from celery_reliable.fleet import Lookout
 
 if TYPE_CHECKING:
     from celery import Celery
