@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from click.testing import CliRunner
 
 from celery_reliable import ReliableTask, internals
 from celery_reliable.cli import reliable
-from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.dead_letters import DeadLetter, Filter
+from celery_reliable.dead_letters.runs import Plan, Runs
 from celery_reliable.payloads import VERSION_HEADER, Envelope
 from celery_reliable.runtime import forget_runtime, runtime_of
 
@@ -107,6 +109,33 @@ class TestDryRun:
         assert (found[newer]["outcome"], found[newer]["reason"]) == ("refused", "no_task")
         assert "payload version 3, and this code knows up to 2" in found[newer]["message"]
         assert "Would replay 1 of 2" in dlq("replay", "--all", "--dry-run", code=1)
+
+
+class TestRuns:
+    """`dlq pause`, `resume`, `cancel`: told from anywhere to whoever works on a run."""
+
+    def test_run_is_paused_goes_on_and_is_cancelled_from_elsewhere(self, app: Celery, dlq: Dlq) -> None:
+        """Whoever works on it hears each word; its end is the last one."""
+        bury(app, "shop.mail", 1)
+        runs = Runs(runtime_of(app).store)
+        run = runs.begin(Plan(wanted=Filter()), who="ann@ops", total=1)
+        assert f"{run.id} pauses. Go on with it:" in dlq("pause", run.id)
+        assert runs.wished(run.id) == "pause"
+        assert f"{run.id} goes on where ann@ops works on it." in dlq("resume", run.id)
+        assert runs.wished(run.id) == "run"
+        assert dlq("cancel", run.id) == f"{run.id} is cancelled.\n"
+        assert runs.wished(run.id) == "cancel"
+        assert json.loads(dlq("runs", "--json"))["state"] == "running", "it ends when its operator hears of it"
+
+    def test_run_that_its_operator_left_is_cancelled_at_once(self, app: Celery, dlq: Dlq) -> None:
+        """Nobody is there to hear it."""
+        runs = Runs(runtime_of(app).store)
+        run = runs.begin(Plan(wanted=Filter()), who="ann@ops", total=0)
+        runs.write(replace(run, state="stopped"))
+        dlq("cancel", run.id)
+        assert json.loads(dlq("runs", "--json"))["state"] == "cancelled"
+        for word in ("pause", "resume", "cancel"):
+            dlq(word, run.id, code=1)
 
 
 class TestShow:
