@@ -63,7 +63,7 @@ def found_by(app: Celery) -> list[Finding]:
 
 def tell(events: Events, findings: Iterable[Finding]) -> None:
     """Emit what is serious."""
-    serious = sorted((one for one in findings if one.severity != "info"), key=lambda one: one.severity)
+    serious = sorted((one for one in findings if one.severity != "info"), key=lambda one: one.severity != "error")
     for one in serious[:MOST]:
         events.emit("finding", code=one.code, severity=one.severity, finding=f"{one.code}: {one.brief}")
     if len(serious) > MOST:
