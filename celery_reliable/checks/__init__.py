@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from celery_reliable.checks.clocks import clock_findings, row_findings
 from celery_reliable.checks.configuration import configuration_findings
-from celery_reliable.checks.findings import Finding, Severity
+from celery_reliable.checks.findings import Finding, Severity, worst_first
 from celery_reliable.checks.grace import Budget, budget_of, fit
 from celery_reliable.checks.manifests import ManifestError, Supervised, read_manifest
 from celery_reliable.checks.retention import retention_findings
@@ -30,4 +30,5 @@ __all__ = [
     "row_findings",
     "size_findings",
     "static_findings",
+    "worst_first",
 ]

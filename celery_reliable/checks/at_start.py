@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery import bootsteps
 
-from celery_reliable.checks.findings import Finding
+from celery_reliable.checks.findings import Finding, worst_first
 from celery_reliable.checks.of_stores import server_findings
 from celery_reliable.checks.static import static_findings
 from celery_reliable.errors import StoreError
@@ -63,7 +63,7 @@ def found_by(app: Celery) -> list[Finding]:
 
 def tell(events: Events, findings: Iterable[Finding]) -> None:
     """Emit what is serious."""
-    serious = sorted((one for one in findings if one.severity != "info"), key=lambda one: one.severity != "error")
+    serious = [one for one in worst_first(findings) if one.severity != "info"]
     for one in serious[:MOST]:
         events.emit("finding", code=one.code, severity=one.severity, finding=f"{one.code}: {one.brief}")
     if len(serious) > MOST:

@@ -59,8 +59,8 @@ def _limits(app: Celery, tasks: list[Any]) -> Iterator[Finding]:
         yield Finding(
             "no_time_limit",
             "info",
-            f"{few(endless)}: has no time limit: a run that hangs holds its slot, and its key for reliable_max_runtime. Set "
-            "task_time_limit to the longest run at its worst and half as much again.",
+            f"{few(endless)}: no time limit: a run that hangs holds its slot until somebody looks. Set task_time_limit to the "
+            "longest run at its worst and half as much again.",
         )
     late = [task.name for task in tasks if _is_late(app, task)]
     if late:

@@ -25,6 +25,7 @@ from celery_reliable.checks import (
     read_manifest,
     row_findings,
     static_findings,
+    worst_first,
 )
 from celery_reliable.checks.catalogue import link
 from celery_reliable.cli.options import json_option
@@ -87,7 +88,7 @@ def check(
     is_used = all(finding.code != "not_wired" for finding in static)
     if not as_json and budget is not None and is_used:
         click.echo(budget)
-    for finding in found:
+    for finding in worst_first(found):
         _show(ctx, finding, as_json=as_json)
     if any(finding.severity in ({"error", "warning"} if strict else {"error"}) for finding in found):
         ctx.exit(1)

@@ -21,6 +21,8 @@ app.conf.update(
     reliable_heartbeat_interval=1,
     reliable_leader_ttl=3,
     reliable_release="2.3.1",
+    reliable_letter_url="https://shop.example/admin/celery_reliable/deadletter/{letter_id}/change/",
+    task_time_limit=300,
     reliable_breakers={"payments": {"failures": 1000}},  # opened by hand, to be shown
     reliable_kill_switches={"mails": {}, "reports": {}},
     reliable_metrics_port=int(os.environ.get("SHOP_METRICS", "0")),
