@@ -56,6 +56,7 @@ class TestTimeLimits:
     def test_zero_switches_the_project_s_limit_off(self) -> None:
         """In Celery it is not "not given"."""
         assert kinds(app_with(time_limit=0)) == [("time_limit_off", "warning")]
+        assert kinds(app_with(time_limit=0, soft_time_limit=90)) == [("time_limit_off", "warning")]
         assert kinds(app_with({"task_time_limit": None}, time_limit=0)) == [("no_time_limit", "info")]
 
     @pytest.mark.parametrize(
