@@ -754,6 +754,45 @@ class Submitting:
         assert expect(New, harness.submit("C")).life > withdrawn.life
         assert harness.claim("B", life=withdrawn.life) == Over("ended")
 
+    def test_life_withdrawn_over_a_dead_one_may_be_tried_again_under_its_id(self, harness: StoreUnderTest) -> None:
+        """Its caller was told no; the dead life has its own id again, under which it stays dead."""
+        harness.submit("A")
+        harness.dead("A")
+        harness.submit("B")
+        assert harness.store.withdraw(harness.job, task_id="B") is True
+        assert harness.store.withdraw(harness.job, task_id="B") is True
+        assert harness.store.inspect(harness.job)["task_id"] == "A"
+        assert expect(Existing, harness.submit("A")).state == "dead"
+        again = expect(New, harness.submit("B"))
+        assert harness.store.inspect(harness.job)["task_id"] == "B"
+        assert isinstance(harness.claim("B", life=again.life), Run)
+
+    def test_withdraw_of_a_dead_job_is_refused(self, harness: StoreUnderTest) -> None:
+        """It has run: whoever could not publish it must not be told that it did not."""
+        harness.submit("A")
+        harness.dead("A")
+        assert harness.store.withdraw(harness.job, task_id="A") is False
+
+    @pytest.mark.parametrize("end", ["expired", "skipped", "withdrawn"])
+    def test_submission_that_ended_without_a_run_supersedes_no_letter(self, harness: StoreUnderTest, end: str) -> None:
+        """T10: nothing of the key has come after the dead life."""
+        harness.submit("A")
+        harness.dead("A")
+        harness.submit("B")
+        if end == "withdrawn":
+            harness.store.withdraw(harness.job, task_id="B")
+        else:
+            harness.settle("B", end)
+        assert isinstance(harness.replay("L1", "R"), Replaying)
+
+    def test_revoked_submission_supersedes_a_letter(self, harness: StoreUnderTest) -> None:
+        """T10: somebody has decided about the key since."""
+        harness.submit("A")
+        harness.dead("A")
+        harness.submit("B")
+        harness.settle("B", "revoked")
+        assert expect(Refused, harness.replay("L1", "R")).reason == "superseded"
+
     def test_letter_of_a_dead_life_can_be_replayed_after_a_withdrawal(self, harness: StoreUnderTest) -> None:
         """T5.6, T10: the later life is gone, so nothing supersedes the letter."""
         harness.submit("A")

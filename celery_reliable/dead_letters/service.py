@@ -17,7 +17,7 @@ from celery_reliable.errors import ReliableError, ReplayRefused
 from celery_reliable.events import Events
 from celery_reliable.payloads import Envelope, RawMessage
 from celery_reliable.signing import Signer
-from celery_reliable.stores.base import Job, Refused, Reopening, Replaying, Store
+from celery_reliable.stores.base import UNRUN, Job, Refused, Reopening, Replaying, Store
 
 Item = TypeVar("Item")
 
@@ -303,7 +303,7 @@ class DeadLetters:
         self._refuse_misfit(self._edited(stored, change), force=force, sign=sign)
         self._begun(stored, who=who)
         record = self._store.inspect(stored.job) if stored.job and stored.status == "dead" else {}
-        if record and record.get("letter_id") != stored.id:
+        if record and record.get("letter_id") != stored.id and record.get("reason") not in UNRUN:
             raise _refused_by_store(stored, Refused("superseded", record.get("task_id", "")))
 
     def replay_many(

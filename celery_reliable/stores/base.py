@@ -40,6 +40,8 @@ ResendAnswer = Literal["no", "publish", "lost", "ended"]
 LeadAnswer = Literal["no", "wait", "yes"]
 
 
+UNRUN = ("expired", "skipped", "withdrawn")
+"""Why a submission is over that ended without a run: as ``reason`` in what `Store.inspect` says of it."""
 ALIVE = ("waiting", "running")
 """What `Store.inspect` says of a job that has not ended."""
 
@@ -498,7 +500,7 @@ class Store(Protocol):
         """Mark the letter replayed (body and label become these) and make its key wait for ``task_id``, in one step.
 
         The ledger entry is written whatever the ledger setting. Refused when the letter is gone, was replayed, or its
-        key has a later life or is done. The same ``task_id`` again replaces the letter's body, changes nothing else and
+        key has a later life or is done; a submission that expired, was skipped or withdrawn is no later life. The same ``task_id`` again replaces the letter's body, changes nothing else and
         answers `Replaying` again, so that a replayer that was cut off can go on. ``job`` None: a letter without a key.
         """
         ...

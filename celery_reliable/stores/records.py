@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from celery_reliable.stores.base import (
+    UNRUN,
     Busy,
     NotYet,
     Poisoned,
@@ -242,11 +243,11 @@ def done(record: Record, *, fence: int, token: str, outcome: bytes, ends: float)
     )
 
 
-def may_replay(record: Record, *, letter_id: str, letter_life: int) -> bool:
-    """Say whether the key still stands where the letter left it, or was ended without an outcome."""
+def may_replay(record: Record, *, letter_id: str) -> bool:
+    """Say whether the key still stands where the letter left it, or what came after ended without a run."""
     if record.state == "dead":
         return record.letter_id == letter_id
-    return record.state == "over" and (letter_life == 0 or record.life <= letter_life)
+    return record.state == "over" and record.reason in UNRUN
 
 
 def state_for_people(record: Record) -> Literal["waiting", "running", "done", "dead", "revoked", "over"]:

@@ -679,6 +679,8 @@ def _in_words(raw: bytes) -> dict[str, str]:
     if state == "done":
         return {"state": state}
     words = dict(zip(_FIELDS, raw.decode(errors="replace").split("|", 11)[1:], strict=True))
+    if "l" in words["marks"]:  # the id of the dead life before this one stands behind it
+        words["task_id"] = words["task_id"].rpartition("\n")[0]
     words |= {name: words[name] or "0" for name in _COUNTS}
     words["attempt"] = str(int(words.pop("attempts")) + 1)
     words["delivery"] = str(int(words.pop("lost")) + 1)

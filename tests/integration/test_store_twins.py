@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import initialize, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from celery_reliable.stores.base import Refused
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.stores.redis import RedisStore, load_scripts
 from celery_reliable.stores.redis_link import link_for
 from tests.model.conformance import Clock, walk_all
-from tests.unit.test_store_model import JOB, LivesOfOneKey, Message
+from tests.unit.test_store_model import JOB, LivesOfOneKey
 
 if TYPE_CHECKING:
     from celery_reliable.testing.servers import RedisServer
@@ -113,24 +113,6 @@ class LivesOnBoth(LivesOfOneKey):
         """Begin with two empty stores."""
         super().open()
         self.store: Any = Twins(self.redis, lambda: self.seconds)
-
-    @rule(message=LivesOfOneKey.messages)
-    def withdraw(self, message: Message) -> None:
-        """Withdraw the first life of a key while it waits.
-
-        Elsewhere the two are known to differ, in what no producer asks. A job that has died: Redis says that nothing will
-        run, the memory that it had been claimed. A life after a dead one: the dead record keeps, on Redis, the withdrawn id.
-        A replay, which is never withdrawn.
-        """
-        known = self.store.inspect(JOB)
-        if known.get("state") == "waiting" and known.get("life") == "1" and known.get("task_id") == message.task_id:
-            super().withdraw(message)
-
-    @rule(target=LivesOfOneKey.messages, letter_id=LivesOfOneKey.letters)
-    def replay(self, letter_id: str) -> object:
-        """Replay a letter, unless a later life of its key has ended without a run: Redis replays it, the memory refuses."""
-        known = self.store.inspect(JOB).get("state", "none")
-        return super().replay(letter_id) if known in RUN_OR_WAITING else multiple()
 
 
 def test_redis_answers_as_the_memory_does(redis_url: str) -> None:

@@ -657,6 +657,18 @@ class TestReplay:
             desk.letters.replay(letter_id, who="ann")
         assert desk.broker.sent == []
 
+    def test_letter_is_replayed_when_what_was_submitted_since_has_expired(self, desk: Desk) -> None:
+        """Nothing has come of the key; a look before says so, too."""
+        job = Job("order:12", "declared")
+        letter_id = desk.bury(letter_of(job=job))
+        desk.store.submit(job, task_id="t9", envelope=b"e", ttl=DAY)
+        with refused("superseded"):
+            desk.letters.check(letter_id, who="ann")
+        desk.store.settle(job, task_id="t9", state="expired", ttl=DAY)
+        desk.letters.check(letter_id, who="ann")
+        desk.letters.replay(letter_id, who="ann")
+        assert len(desk.broker.sent) == 1
+
     def test_missing_letter_is_refused(self, desk: Desk) -> None:
         """A letter that was discarded meanwhile is named with what to do."""
         with refused("gone") as caught:

@@ -336,6 +336,8 @@ class LivesOfOneKey(RuleBasedStateMachine):
         self.store.settle(JOB, task_id=message.task_id, state="expired", ttl=FOREVER)
         if before.get("task_id") == message.task_id and before["state"] == "waiting":
             self.told.ended.add(int(before["life"]))
+        elif before.get("task_id") == message.task_id and before["state"] == "running":
+            self.told.revoked = True  # as by a revoke: whoever finds its holder gone ends it
 
     @rule(target=messages, letter_id=letters)
     def replay(self, letter_id: str) -> object:

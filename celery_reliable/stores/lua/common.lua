@@ -8,6 +8,7 @@
 -- marks   r revoked while running, f lease freed, x may only bury, e newer arguments in the ledger, p publish confirmed,
 --         t<seconds>x<n> last publish by a producer and how many, l<life> the dead life before this one,
 --         j another submission counts on it, d<milliseconds> no replacement puts it off beyond that
+-- id      with mark l: then a newline, and the id of the dead life
 -- A record lies in a string of its own, or (first run of an `own` key) in a field of an hourly bucket hash. `>` in the
 -- bucket means: look into the string. Long-lived states are moved there, so a bucket holds young records only.
 local ENDED = { X = true, O = true }
@@ -48,7 +49,11 @@ local function parse(raw)
   end
   local _, life, fence, attempts, lost, snoozes, checks, at, token, marks, fp, id = string.match(raw,
     '^(.)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
-  return { st = st, life = tonumber(life) or 1, fence = tonumber(fence) or 0, attempts = tonumber(attempts) or 0,
+  local was
+  if string.find(marks, 'l', 1, true) and string.find(id, '\n', 1, true) then
+    id, was = string.match(id, '^(.*)\n(.*)$')
+  end
+  return { st = st, was = was, life = tonumber(life) or 1, fence = tonumber(fence) or 0, attempts = tonumber(attempts) or 0,
            lost = tonumber(lost) or 0, snoozes = tonumber(snoozes) or 0, checks = tonumber(checks) or 0,
            at = tonumber(at) or 0, token = token, marks = marks, fp = fp, id = id }
 end
@@ -82,8 +87,9 @@ end
 local function nonzero(n) return n == 0 and '' or int(n) end
 
 local function text(r)
+  local id = r.was and string.find(r.marks, 'l', 1, true) and r.id .. '\n' .. r.was or r.id
   return table.concat({ r.st, int(r.life), nonzero(r.fence), nonzero(r.attempts), nonzero(r.lost), nonzero(r.snoozes),
-    nonzero(r.checks), nonzero(r.at), r.token, r.marks, r.fp, r.id }, '|')
+    nonzero(r.checks), nonzero(r.at), r.token, r.marks, r.fp, id }, '|')
 end
 
 local function put(r, raw, ttl)

@@ -23,8 +23,9 @@ if new_id then
   keep()
   return { 'replaying', r and r.life or 1 }
 end
--- A submission that ended without a claim (expired, skipped) has no later life either.
-local free = r and (r.st == 'X' and r.token == letter_id or r.st == 'O' and (r.token == 'expired' or r.token == 'skipped'))
+-- A submission that ended without a run has no later life either.
+local unrun = { expired = true, skipped = true, withdrawn = true }
+local free = r and (r.st == 'X' and r.token == letter_id or r.st == 'O' and unrun[r.token])
 if r and not free then return { 'refused', 'superseded', r.id } end
 local life = 1
 if KEYS[7] then

@@ -31,7 +31,7 @@ if not r or (ENDED[r.st] and (r.id ~= task_id or r.token == 'withdrawn')) then
   n.marks = 't' .. int(ms / 1000) .. 'x0'
   if r then
     n.life, n.fence, n.checks = next_life(r), r.fence, r.checks
-    if r.st == 'X' then n.token, n.marks = r.token, n.marks .. 'l' .. int(r.life) end
+    if r.st == 'X' then n.token, n.marks, n.was = r.token, n.marks .. 'l' .. int(r.life), r.id end
   end
   if delay then n.at, n.marks = ms + delay, n.marks .. 'd' .. int(ms + ARGV[10]) end
   store(n, ttl)

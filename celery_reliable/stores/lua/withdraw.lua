@@ -10,7 +10,7 @@ if r and r.id ~= '' and r.id ~= task_id then
   redis.call('HDEL', KEYS[3], task_id)
   return 1
 end
-if r and ENDED[r.st] then return 1 end
+if r and r.st == 'O' then return 1 end
 if r and not (r.st == 'W' and marked(r, 't') and not marked(r, 'j')) then return 0 end
 redis.call('HDEL', KEYS[3], task_id)
 if not r then
@@ -19,7 +19,7 @@ if not r then
 end
 local dead = tonumber(string.match(r.marks, 'l(%d+)'))
 if dead and redis.call('HEXISTS', KEYS[4], r.token) == 1 then
-  r.st, r.at, r.life, r.marks = 'X', r.life, dead, ''
+  r.st, r.id, r.at, r.life, r.marks = 'X', r.was or r.id, r.life, dead, ''
   store(r, ttl)
   return 1
 end

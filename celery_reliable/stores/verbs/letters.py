@@ -122,7 +122,7 @@ def _refusal(record: Record | None, letter: Letter | None, *, letter_id: str, ta
         return Refused("gone")
     if letter.status == "replayed":
         return None if letter.new_id == task_id else Refused("replayed", new_id=letter.new_id)
-    if record is not None and not records.may_replay(record, letter_id=letter_id, letter_life=letter.life):
+    if record is not None and not records.may_replay(record, letter_id=letter_id):
         return Refused("superseded")
     return None
 
