@@ -33,7 +33,7 @@ WORKER_STEPS = (
     "celery_reliable.worker.blob_sweep:BlobSweep",
     "celery_reliable.worker.overlap_keeper:OverlapKeeper",
     "celery_reliable.worker.relaying:Relaying",
-    "celery_reliable.worker.results:Results",
+    "celery_reliable.worker.green_pools:GreenPools",
     "celery_reliable.checks.at_start:Findings",
 )
 CONSUMER_STEPS = (

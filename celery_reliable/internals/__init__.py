@@ -28,7 +28,11 @@ from celery_reliable.internals.giving_back import (
     keep_late_arrivals_near,
     restore_all,
 )
-from celery_reliable.internals.green_pools import poll_open_sockets_only, subscribe_only_to_wait
+from celery_reliable.internals.green_pools import (
+    poll_open_sockets_only,
+    subscribe_only_to_wait,
+    wait_for_the_broker_like_everybody,
+)
 from celery_reliable.internals.messages import (
     context_of,
     is_moment,
@@ -135,6 +139,7 @@ __all__ = [
     "store_retry",
     "store_success",
     "subscribe_only_to_wait",
+    "wait_for_the_broker_like_everybody",
     "take_turns",
     "target_queue",
 ]

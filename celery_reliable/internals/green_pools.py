@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from kombu.utils import functional
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -38,6 +41,16 @@ def _calm(backend: Any) -> Any:
 
 def _no_subscription(producer: Any, task_id: str) -> None:
     """Stand for `on_task_call`."""
+
+
+def wait_for_the_broker_like_everybody() -> None:
+    """Have kombu sleep between two tries to connect as all do on a green pool: the other greenlets go on meanwhile.
+
+    gevent (26.9, ``patch_all``) looks at every object before it patches ``time``. Celery's lazy ones (5.7) import kombu for it, and
+    ``kombu.utils.functional`` (5.7) keeps the ``sleep`` that stops the process. A worker without its broker then stands still for
+    up to half a minute at a time: its tasks, its heartbeat, and the renewal of its leases.
+    """
+    functional.sleep = time.sleep
 
 
 def poll_open_sockets_only(poller: Any) -> None:

@@ -1,7 +1,8 @@
-"""A worker that lost its connection to RabbitMQ consumes on, in pools whose tasks end in threads of their own."""
+"""A worker that lost its connection to RabbitMQ consumes on, and keeps what it runs."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 from typing import TYPE_CHECKING
@@ -57,3 +58,26 @@ def test_only_the_loop_tells_rabbitmq_the_prefetch_count(
                 lambda: str(SLOTS) in dict(SAID.findall(worker.logs())).values(), DEADLINE, "the full prefetch count"
             )
         assert {thread for thread, _ in SAID.findall(worker.logs())} == {"MainThread"}
+
+
+def test_a_green_worker_without_its_broker_keeps_its_leases(
+    rabbitmq_server: servers.Server, redis_url: str, workers: Workers, tmp_path: Path, label: str
+) -> None:
+    """RabbitMQ gives its message to the next worker at once; that one may begin when the lease has ended, and not before."""
+    conf = {"task_default_queue": f"reconnecting-{uuid.uuid4().hex}", "reliable_lease_ttl": 3.0}
+    stage = Stage(tmp_path, broker=rabbitmq_server.url, backend=redis_url, store=redis_url, conf=conf)
+    with FaultProxy(rabbitmq_server.port) as proxy:
+        behind = dataclasses.replace(stage, broker=f"amqp://guest:guest@127.0.0.1:{proxy.port}//")
+        app_module = "tests.integration.apps.worker"
+        green = workers.start(app_module, pool="gevent", env=behind.environment(), arguments=QUICK)
+        with client(stage) as app:
+            result = app.tasks["held"].delay(label, label, "done")
+            stage.wait_entries(label, 1)
+            workers.start(app_module, pool="threads", env=stage.environment(), arguments=QUICK)
+            proxy.down()
+            # It tries again after 2, 4 and 6 seconds: between the last two the lease would end.
+            wait_until(lambda: green.logs().count("Cannot connect") > 3, DEADLINE, "the fourth try to connect")
+            stage.open(label)
+            assert result.get(timeout=DEADLINE) == "done"
+            proxy.up()
+        assert [entry["step"] for entry in stage.entries(label)] == ["start", "end"]

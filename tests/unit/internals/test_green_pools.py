@@ -38,6 +38,25 @@ def left_behind(prepare):
 print(left_behind(internals.poll_open_sockets_only), left_behind(lambda poller: None))
 """
 
+_PATCHED_BY_CELERY = """
+import sys
+sys.argv = ["celery", "worker", "--pool", "gevent"]
+from celery import maybe_patch_concurrency
+maybe_patch_concurrency()
+import time
+from kombu.utils import functional
+stock = functional.sleep is time.sleep
+from celery_reliable import internals
+internals.wait_for_the_broker_like_everybody()
+print(stock, functional.sleep is time.sleep)
+"""
+
+
+def test_kombu_sleeps_as_a_green_pool_does() -> None:
+    """gevent's ``patch_all`` and ``kombu.utils.functional``; if stock kombu does so too, look whether ours is needed."""
+    run = subprocess.run([sys.executable, "-c", _PATCHED_BY_CELERY], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"]
+
 
 def test_closed_socket_in_a_poller_leaves_waits_behind_on_eventlet_unless_it_is_taken_out() -> None:
     """``kombu.utils.eventio._select`` and ``eventlet.green.select``; if nothing is left behind, look whether ours is needed."""
