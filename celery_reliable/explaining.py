@@ -76,6 +76,7 @@ class _Known:
     ids: dict[str, None]
     record: Mapping[str, str] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
+    is_cut: bool = False
     entries: list[Envelope] = field(default_factory=list)
     letters: dict[str, DeadLetter] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class Explaining:
         known = _Known(key, dict.fromkeys(name for name in (asked,) if name != key))
         known.record = self._record(key)
         known.lines = trails.lines_of(self._store.notes, {key, asked})
+        known.is_cut = bool(known.lines) and trails.is_cut(self._store.notes, {key, asked})
         known.ids |= dict.fromkeys(filter(None, [known.record.get("task_id", ""), *_ids_of(known.lines)]))
         wanted = [letter_id_of(name, life=life) for name in {key, asked} for life in _LIVES]
         wanted += [str(line.facts["letter_id"]) for line in known.lines if line.facts.get("letter_id")]
@@ -200,6 +202,8 @@ class Explaining:
 
 def _moments(known: _Known) -> Iterator[Moment]:
     yield from _submissions(known)
+    if known.is_cut:
+        yield _moment(known.lines[0].at, "left_out", {}, task_id="")
     # noted when it was done, and by then the replayed job may have ended: what counts is when it began
     begun = {entry.new_id: entry.when for letter in known.letters.values() for entry in letter.replays}
     for line in known.lines:
@@ -338,4 +342,5 @@ _WORDS: Final[Mapping[str, str]] = {
     "lost": "published again and again, and never settled",
     "letter_replayed": "replayed from dead letter {letter_id} by {by}",
     "letter_discarded": "dead letter {letter_id} discarded by {by}",
+    "left_out": "older lines have gone (reliable_explain_size)",
 }

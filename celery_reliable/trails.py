@@ -210,6 +210,16 @@ def lines_of(notes: Notes, keys: Iterable[str]) -> list[Line]:
     return sorted(found, key=lambda line: line.at)
 
 
+def is_cut(notes: Notes, keys: Iterable[str]) -> bool:
+    """Tell whether older lines have gone from where those of these keys lie: what is left of one is at the beginning.
+
+    Limit: a cut between two lines leaves nothing of either.
+    """
+    found = notes.read(SHELF, {Place.of(key).name for key in keys})
+    beginnings = [note.value.partition(b"\n")[0] for note in found.values()]
+    return any(one and Line.from_bytes(one) is None for one in beginnings)
+
+
 def _read(value: bytes) -> Iterator[tuple[str, Line]]:
     return (found for raw in value.splitlines() if (found := Line.from_bytes(raw)) is not None)
 

@@ -283,6 +283,14 @@ class TestTelling:
         desk.note("buried", **one.facts())
         assert [moment.event for moment in desk.life().moments].count("buried") == 1
 
+    def test_life_whose_older_lines_have_gone_says_so(self, desk: Desk) -> None:
+        """Where they were; else nobody knows why the first failure that is told is the twentieth."""
+        for attempt in range(1, 31):
+            desk.note("retried", **{**RETRIED, "attempt": attempt})
+            said = [moment.event for moment in desk.life().moments]
+            assert said.count("left_out") == (said.count("retried") < attempt)
+        assert said[0] == "left_out"
+
     def test_every_event_is_put_into_words(self, desk: Desk) -> None:
         """Also with facts that an older version did not note."""
         for event in sorted(trails.EVENTS):
