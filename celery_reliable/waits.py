@@ -51,6 +51,11 @@ def expiring(header: Mapping[str, Any], *, since: int, seconds: float) -> dict[s
     return {**header, _EXPIRY: since + int(min(max(seconds, 0.0), _LONGEST) * 1e6)}
 
 
+def without_expiry(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our header without that moment."""
+    return {name: value for name, value in header.items() if name != _EXPIRY}
+
+
 def with_expiry_of(received: object, header: dict[str, Any]) -> dict[str, Any]:
     """Return our header for the next message of a job, with the moment from which nobody wants it."""
     moment = received.get(_EXPIRY) if isinstance(received, dict) and received.get("i") == header["i"] else None

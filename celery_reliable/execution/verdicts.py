@@ -13,7 +13,7 @@ from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.keys import HEADER
 from celery_reliable.retries import LONGEST_WAIT, Release, Verdict, judge, next_step
 from celery_reliable.stores.base import ReleaseOutcome
-from celery_reliable.waits import Wait
+from celery_reliable.waits import Wait, without_expiry
 from celery_reliable.worker.waiting import GiveBack, Hold, Snoozed
 
 
@@ -127,6 +127,8 @@ def _publish_again(delivery: Delivery, outcome: ReleaseOutcome, delay: float, *,
     try:
         signature = signature or delivery.task.signature_from_request(delivery.request)
         header = Wait(delay, delivery.now()).beside(delivery.header())
+        if signature.options.get("expires") != delivery.request.expires:  # the retry says another one
+            header = without_expiry(header)
         headers = {**keys.lasting(signature.options.get("headers") or {}), HEADER: header}
         signature.options.pop("eta", None)
         with keys.within(None):

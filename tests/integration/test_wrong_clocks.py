@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from celery.exceptions import TaskRevokedError
 
 from tests.chaos.clocks import FakeClock
 from tests.integration.apps.jobs import LEASE, QUICK
@@ -72,6 +73,15 @@ def test_seconds_until_an_expiry_are_the_store_s(app: Celery, stage: Stage, labe
     app.tasks["asking"].apply_async((label, 1), {"countdown": 0.1}, task_id=label, queue="ahead", expires=60)
 
     assert [entry["attempt"] for entry in stage.wait_entries(label, 2, timeout=DEADLINE)] == [1, 2]
+
+
+def test_an_expiry_that_a_retry_says_is_that_of_the_retry(app: Celery, label: str) -> None:
+    """It ends before the retry is due; the one of the call would let it run."""
+    retry = {"countdown": 0.2, "expires": 0.01}
+    result = app.tasks["asking"].apply_async((label, 1), retry, task_id=label, queue="right", expires=60)
+
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=DEADLINE)
 
 
 def test_a_worker_that_starts_with_a_clock_ahead_takes_no_message_of_another(

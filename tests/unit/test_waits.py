@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_reliable.keys import HEADER
-from celery_reliable.waits import Wait, eta_here, expiring, expiry_in, wait_in, with_expiry_of
+from celery_reliable.waits import Wait, eta_here, expiring, expiry_in, wait_in, with_expiry_of, without_expiry
 
 HERE = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 SENT = 1_000_000_000_000_000  # microseconds of the store's clock
@@ -96,6 +96,7 @@ class TestExpiry:
         """Beside what else it says; seconds that are over have ended at the submission."""
         header = expiring({"i": "a", "s": 1}, since=SENT, seconds=2.5)
         assert with_expiry_of(header, {"i": "a"}) == {"i": "a", "x": after(2.5)}
+        assert without_expiry(header) == {"i": "a", "s": 1}
         assert expiry_in({"id": "a", HEADER: header}) == after(2.5)
         assert expiry_in({"id": "a", HEADER: expiring({"i": "a"}, since=SENT, seconds=-1)}) == SENT
 
