@@ -139,7 +139,7 @@ __all__ = [
     "store_retry",
     "store_success",
     "subscribe_only_to_wait",
-    "wait_for_the_broker_like_everybody",
     "take_turns",
     "target_queue",
+    "wait_for_the_broker_like_everybody",
 ]

@@ -53,7 +53,7 @@ print(stock, functional.sleep is time.sleep)
 
 
 def test_kombu_sleeps_as_a_green_pool_does() -> None:
-    """gevent's ``patch_all`` and ``kombu.utils.functional``; if stock kombu does so too, look whether ours is needed."""
+    """Gevent's ``patch_all`` and ``kombu.utils.functional``; if stock kombu does so too, look whether ours is needed."""
     run = subprocess.run([sys.executable, "-c", _PATCHED_BY_CELERY], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True"]
 
