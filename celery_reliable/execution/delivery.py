@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celery.exceptions import Ignore, Reject
 
-from celery_reliable import keys, overlap
+from celery_reliable import internals, keys, overlap
 from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.keys import HEADER, TOKEN, Identity
 from celery_reliable.payloads import ARGUMENTS_HEADER, VERSION_HEADER
@@ -67,6 +67,8 @@ class Delivery:
         found = keys.identity_of(getattr(request, HEADER, None), task_id=request.id, nesting=nesting)
         if found is not None:  # beside another message's identity, what it says of arguments is that message's, too
             self.aside_header = getattr(request, ARGUMENTS_HEADER, None)
+            if request.headers is not None and HEADER not in request.headers:
+                request.headers = internals.whole_headers(request)
             return found
         task, version = self.task, self.version
         identity, self.keyless = task.identity_without_header(

@@ -41,6 +41,7 @@ from celery_reliable.internals.messages import (
     queue_of,
     queues_by_tag,
     raw_parts,
+    whole_headers,
 )
 from celery_reliable.internals.outages import away
 from celery_reliable.internals.outcomes import (
@@ -142,4 +143,5 @@ __all__ = [
     "take_turns",
     "target_queue",
     "wait_for_the_broker_like_everybody",
+    "whole_headers",
 ]

@@ -97,6 +97,16 @@ def _bytes(body: Any) -> bytes:
     return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else json.dumps(body).encode()
 
 
+def whole_headers(request: Context) -> dict[str, Any]:
+    """Return all custom headers of a request.
+
+    Where a tracer puts its own into a header named ``headers`` (celery/celery#4875: Datadog, Sentry of old), Celery (5.7) takes these
+    for all there are, and a retry, which is sent with them, loses the rest.
+    """
+    custom = request._get_custom_headers(vars(request)) or {}  # noqa: SLF001  # see the docstring
+    return {**custom, **(request.headers or {})}
+
+
 def context_of(fields: Mapping[str, Any], embed: Mapping[str, Any] | None) -> Context:
     """Return the request of a message that makes none here: headers and the third part of the body, as ``Request`` does."""
     return Context({"delivery_info": {}, **fields, **(embed or {})})

@@ -185,7 +185,7 @@ def _request(message: Message) -> dict[str, Any]:
         "args": message.args,
         "kwargs": message.kwargs,
         "retries": message.options["retries"],
-        "headers": headers,
+        "headers": headers.get("headers") or headers,  # a tracer's own hide the others, as in a worker
         "delivery_info": {"exchange": "", "routing_key": "celery"},
         "called_directly": False,
         "is_eager": False,

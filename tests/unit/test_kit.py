@@ -211,6 +211,23 @@ def test_retries_run_at_once_and_failures_are_kept(app: Celery, world: World) ->
         assert bench.store.letter_counts()["kept"] == 1
 
 
+def test_a_retry_keeps_the_headers_that_a_tracer_s_own_hide(app: Celery, world: World) -> None:
+    """Datadog and old releases of Sentry put theirs into a header named ``headers``, which Celery takes for all."""
+    seen: list[Any] = []
+
+    def charge(self: Any, order: int) -> None:
+        seen.append((self.request.get("reliable_slot"), self.request.get("tenant"), self.request.headers["trace"]))
+        if self.attempt == 1:
+            raise Transient("busy")
+
+    task = task_of(app, charge)
+    with in_memory(app) as bench:
+        headers = {"reliable_slot": "noon", "tenant": "acme", "headers": {"trace": "t1"}}
+        task.apply_async((12,), headers=headers)
+        bench.drain_all()
+    assert seen == [("noon", "acme", "t1")] * 2
+
+
 def test_a_chain_goes_on(app: Celery, world: World) -> None:
     """Each step with the result of the one before."""
 

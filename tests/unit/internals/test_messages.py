@@ -38,3 +38,10 @@ def test_request_of_a_message_tells_its_canvas() -> None:
     options = context.as_execution_options()
     assert (options["task_id"], options["group_id"], options["chord"]) == ("i", "g", {"task": "body"})
     assert options["headers"] == {"mine": 1}
+
+
+def test_headers_are_whole_beside_those_of_a_tracer() -> None:
+    """Celery takes a header named `headers` for all there are."""
+    context = internals.context_of({"id": "i", "task": "t", "mine": 1, "headers": {"trace": 2}}, {})
+    assert context.headers == {"trace": 2}
+    assert internals.whole_headers(context) == {"mine": 1, "trace": 2}
