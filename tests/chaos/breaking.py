@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
-import os
 import resource
 import signal
 import threading
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from celery_reliable.testing import servers
-from celery_reliable.testing.processes import family, signal_family
+from celery_reliable.testing.processes import family, send, signal_family
 from celery_reliable.testing.servers import Server, command
 from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet, Member
@@ -109,13 +107,13 @@ class Breaker:
 
     def _kill(self, fault: Fault, name: str) -> None:
         def act(member: Member) -> None:
-            victims = {"kill main": [member.pid], "kill child": member.children[-1:]}.get(fault.kind, member.family)
-            if not member.pid or not victims or (fault.kind == "kill child" and not member.ready):
+            main = [one for one in (member.pid,) if one]
+            victims = {"kill main": main, "kill child": member.children[-1:]}.get(fault.kind, member.family)
+            if not main or not victims or (fault.kind == "kill child" and not member.ready):
                 return  # Celery (5.7) ends a worker whose child dies while it starts
             self._note(fault, name, victims)
             for pid in victims:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL)
             if fault.kind == "kill producer":
                 member.roll()  # a producer is deployed anew, too
 
@@ -150,10 +148,10 @@ class Breaker:
         frozen: list[int] = []
 
         def act(member: Member) -> None:
-            frozen.extend([member.pid] if member.pid else [])
-            if member.pid:
+            if pid := member.pid:
+                frozen.append(pid)
                 self._note(fault, name, member.family)
-                signal_family(member.pid, signal.SIGSTOP)
+                signal_family(pid, signal.SIGSTOP)
 
         self._fleet.on(fault.target, act)
         return (lambda: signal_family(frozen[0], signal.SIGCONT)) if frozen else None

@@ -52,7 +52,8 @@ class Member:
     @property
     def children(self) -> list[int]:
         """The children of the main process."""
-        return children(self.pid) if self.pid else []
+        pid = self.pid  # asked once: it may end at any moment
+        return children(pid) if pid else []
 
     @property
     def ready(self) -> bool:
@@ -66,7 +67,8 @@ class Member:
     @property
     def family(self) -> list[int]:
         """Main process and all it started."""
-        return family(self.pid) if self.pid else []
+        pid = self.pid
+        return family(pid) if pid else []
 
     def roll(self, version: int | None = None) -> None:
         """Have the next process run a version of the code; not given, the other one."""
@@ -95,8 +97,8 @@ class Member:
 
     def terminate(self) -> None:
         """Ask the main process to end; `supervise` kills it when its time is over."""
-        if self.pid:
-            send(self.pid, signal.SIGTERM)
+        if pid := self.pid:
+            send(pid, signal.SIGTERM)
             self._killed_by = time.monotonic() + _GRACE
 
     def supervise(self, ledger: Ledger) -> None:
@@ -104,9 +106,9 @@ class Member:
         if self._process is None:
             return
         self._note_orphans(ledger)
-        if self.pid:
+        if pid := self.pid:
             if self._killed_by is not None and time.monotonic() > self._killed_by:
-                self._kill_overdue(ledger)
+                self._kill_overdue(pid, ledger)
             return
         if self.ended_at is None:
             self.ended_at = time.monotonic()
@@ -122,10 +124,9 @@ class Member:
             self._orphans.discard(pid)
             ledger.note("gone", target=self.name, main=pid, orphan=True)
 
-    def _kill_overdue(self, ledger: Ledger) -> None:
-        name = f"overdue#{self.pid}"
-        ledger.note("fault", kind="kill overdue", name=name, victims=self.family, target=self.name)
-        signal_family(self.pid, signal.SIGKILL)
+    def _kill_overdue(self, pid: int, ledger: Ledger) -> None:
+        ledger.note("fault", kind="kill overdue", name=f"overdue#{pid}", victims=family(pid), target=self.name)
+        signal_family(pid, signal.SIGKILL)
         self._killed_by = None
 
     def close(self) -> None:
