@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery, signals
 from celery.beat import Service
-from celery.contrib.testing.worker import start_worker as start_embedded_worker
 from kombu.utils.imports import symbol_by_name
 from redis import Redis
 
@@ -380,15 +379,22 @@ def test_a_worker_made_by_a_program_is_wired_before_it_reads_its_defaults(tmp_pa
     assert run.stdout == "1\n", run.stderr
 
 
-def test_install_alone_wires_an_embedded_worker(redis_url: str) -> None:
-    """A worker inside another program, as in tests."""
-    app = Celery("embedded", broker=redis_url, set_as_current=False)
-    app.conf.update(imports=(), include=())
-    install(app)
+def test_install_alone_wires_an_embedded_worker(tmp_path: Path, redis_url: str) -> None:
+    """A worker inside another program, whose app and log Celery makes those of the whole process: so not of this one."""
+    program = f"""
+        from celery import Celery
+        from celery.contrib.testing.worker import start_worker
+        from celery_reliable import install
 
-    with start_embedded_worker(app, perform_ping_check=False, pool="solo") as started:
-        worker: Any = started
-        assert {*worker.blueprint.steps, *worker.consumer.blueprint.steps} >= STEPS
+        app = Celery("embedded", broker={redis_url!r})
+        app.conf.update(imports=(), include=())
+        install(app)
+        with start_worker(app, perform_ping_check=False, pool="solo") as worker:
+            print(*worker.blueprint.steps, *worker.consumer.blueprint.steps, sep="\\n")
+    """
+    run = python(program, cwd=tmp_path, env={})
+
+    assert {*run.stdout.splitlines()} >= STEPS, run.stderr
 
 
 def test_a_project_s_own_consumer_class_keeps_our_steps(workers: Workers, tmp_path: Path, redis_url: str) -> None:
