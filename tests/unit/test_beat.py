@@ -534,7 +534,19 @@ def test_an_entry_can_be_run_now_as_a_job_of_its_own(fleet: Callable[..., Fleet]
 _moves = st.lists(
     st.tuples(
         st.sampled_from(
-            ["both", "first", "second", "nobody", "kill first", "kill second", "refuse", "accept", "forget"]
+            [
+                "both",
+                "first",
+                "second",
+                "nobody",
+                "kill first",
+                "kill second",
+                "refuse",
+                "accept",
+                "forget",
+                "lose",
+                "find",
+            ]
         ),
         st.integers(0, 90),
     ),
@@ -562,6 +574,7 @@ def test_each_slot_fires_at_most_once_whatever_happens(
         for move, seconds in moves:
             _make(beats, move, seconds)
         beats.set_broker(away=False)
+        beats.notes.away = False
         missed = sum(seconds for _, seconds in moves) if policy == "all" else 0
         beats.run(
             4 * TTL + 2 * interval + missed / (interval - 1)
@@ -579,6 +592,8 @@ def _make(beats: Fleet, move: str, seconds: int) -> None:
         beats.start()
     elif move in {"refuse", "accept"}:
         beats.set_broker(away=move == "refuse")
+    elif move in {"lose", "find"}:
+        beats.notes.away = move == "lose"  # the store
     elif move == "forget":
         beats.beats[0]._leadership.give_up("a test")
     if move == "nobody":
