@@ -20,7 +20,7 @@ import celery
 import celery_reliable
 from celery_reliable import internals, keys
 from celery_reliable.alerts import Alerts
-from celery_reliable.blobs import BlobRef, Blobs
+from celery_reliable.blobs import Blobs
 from celery_reliable.dead_letters.record import Worker
 from celery_reliable.errors import ConfigurationError
 from celery_reliable.events import Events, Hook
@@ -46,6 +46,7 @@ from celery_reliable.trails import Trails
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_reliable.blobs import BlobRef
     from celery_reliable.dead_letters.redaction import Redact
     from celery_reliable.settings.policies import QueueLimit
     from celery_reliable.stores.base import Job, Store
@@ -233,9 +234,8 @@ class Runtime:
             limits, look=lambda queue: look(queue, *lanes.of(queue)), now=self.store.now, emit=self.events.emit
         )
 
-    def blob(self, raw: bytes) -> bytes:
+    def blob(self, ref: BlobRef) -> bytes:
         """Return what was kept aside. Raises `BlobLost`, `Transient`, and `ConfigurationError` without a folder."""
-        ref = BlobRef.from_bytes(raw)
         if self.blobs is None:
             msg = f"blob {ref.path}: expected the reliable_blob_url with which it was written, found none; set it"
             raise ConfigurationError(msg)

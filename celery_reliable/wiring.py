@@ -2,9 +2,9 @@
 
 Four doors lead here and each is enough: the preset names this module in ``imports`` and in ``include``; binding a
 `ReliableTask` calls `install`; the ``celery.commands`` plug-in calls `connect_signals`; an embedded worker without any
-of these calls `install` itself. Importing this module connects three signal receivers, which is the one exception to
-"nothing happens at import": Celery offers a module in ``imports`` no other way to learn which app imported it. The
-receivers touch only apps that ask for celery_reliable.
+of these calls `install` itself. Importing this module connects three signal receivers and calls `watch_backends`, which is
+the one exception to "nothing happens at import": Celery offers a module in ``imports`` no other way to learn which app
+imported it. Both touch only apps that ask for celery_reliable.
 
 A signal receiver's errors are swallowed by Celery. So nothing is checked here: `celery_reliable.worker.preflight`
 refuses to start a worker with wrong settings.
@@ -15,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 
 from celery_reliable import presets
 from celery_reliable.settings import has_reliable_settings
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 WORKER_STEPS = (
     "celery_reliable.worker.preflight:Preflight",
@@ -88,6 +85,26 @@ def connect_signals() -> None:
     signals.beat_init.connect(_on_service_init, weak=False, dispatch_uid=_UID)
 
 
+def watch_backends() -> None:
+    """Have every result backend prepared that an app with ``reliable_blob_url`` makes. May be called twice.
+
+    On the class, because a process that only asks for results never binds a task, so that nothing tells it which app is to be
+    wired before ``Celery._get_backend`` (5.7) makes the backend, one for each thread.
+    """
+    make = Celery._get_backend  # noqa: SLF001
+    if hasattr(make, _UID):
+        return
+
+    def prepared(app: Celery) -> Any:
+        backend = make(app)
+        if app.conf.get("reliable_blob_url"):
+            import_module("celery_reliable.large_results").prepare(app, backend)
+        return backend
+
+    setattr(prepared, _UID, True)
+    Celery._get_backend = prepared  # noqa: SLF001
+
+
 def _on_after_configure(sender: Celery, **_: Any) -> None:
     _fill_gaps(sender.conf)
     if sender.conf.get("reliable_signing_keys"):
@@ -140,3 +157,4 @@ def _unshare(conf: Any) -> None:
 
 
 connect_signals()
+watch_backends()

@@ -104,6 +104,7 @@ GUIDES: Final[Mapping[str, str]] = {
     "store_is_cache": "redis",
     "store_no_tables": "database",
     "store_nearly_full": "redis full-queues",
+    "store_many_keys": "redis",
     "consumer_timeout_short": "rabbitmq timeouts",
     "no_probe": "heartbeat",
     "worker_stuck": "heartbeat",

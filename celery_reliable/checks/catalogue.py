@@ -64,6 +64,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_is_cache": "The store is the database of a cache, which somebody will clear.",
     "store_no_tables": "The tables of the SQL store are not there yet.",
     "store_nearly_full": "Redis is near its memory limit, from where on nothing can be submitted.",
+    "store_many_keys": "More finished keys are kept than most servers have memory for.",
     "consumer_timeout_short": "RabbitMQ takes a message away from a task that still runs.",
     "clock_skew": "The clock of a host differs from the store's.",
     "mixed_versions": "The workers of the fleet run different versions.",

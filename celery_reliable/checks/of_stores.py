@@ -19,9 +19,10 @@ _CODES: Final = (
     ("is needed", "store_old"),
     ("keys of a cache", "store_is_cache"),
     ("of maxmemory", "store_nearly_full"),
+    ("keys lie in the database", "store_many_keys"),
     ("tables are missing", "store_no_tables"),
 )
-_WARNINGS: Final = ("store_volatile", "store_is_cache", "store_nearly_full", "store_no_tables")
+_WARNINGS: Final = ("store_volatile", "store_is_cache", "store_nearly_full", "store_many_keys", "store_no_tables")
 
 
 def server_findings(app: Celery) -> list[Finding]:

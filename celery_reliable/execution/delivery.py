@@ -20,6 +20,7 @@ from celery_reliable.worker.flags import draining
 from celery_reliable.worker.waiting import GiveBack, Hold
 
 if TYPE_CHECKING:
+    from celery_reliable.blobs import BlobRef
     from celery_reliable.retries import Verdict
     from celery_reliable.task import ReliableTask
 
@@ -38,6 +39,8 @@ class Delivery:
 
     keyless: Exception | None = None
     """Why the task's rule gives no key for this call; it must not run."""
+    kept: BlobRef | None = None
+    """Where the result is kept aside."""
 
     def __init__(self, task: ReliableTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the bound task, whose request is the delivery, and the arguments of the message."""

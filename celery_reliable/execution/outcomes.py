@@ -1,10 +1,10 @@
-"""Keep a large result aside, and bring it back for a replay."""
+"""Keep a large result aside: for replays, and for those who ask the result backend."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery_reliable import blobs
+from celery_reliable import blobs, internals, large_results
 from celery_reliable.errors import BlobLost, ConfigurationError, Transient
 from celery_reliable.execution import burial
 from celery_reliable.publishing import DAY
@@ -32,15 +32,28 @@ def _aside(delivery: Delivery, outcome: bytes, *, ttl: float) -> bytes:
     if delivery.runtime.blobs is None:
         delivery.emit("result_oversized", size=len(outcome), limit=delivery.settings.claim_check_threshold)
         return outcome
-    return delivery.runtime.blobs.put(outcome, kind="results", ttl=ttl + DAY).to_bytes()
+    task = delivery.task
+    lives = max(ttl, large_results.life(task.backend) if internals.keeps_result(task) else 0.0)
+    delivery.kept = delivery.runtime.blobs.put(outcome, kind="results", ttl=lives + DAY)
+    return delivery.kept.to_bytes()
+
+
+def told(delivery: Delivery, result: Any) -> Any:
+    """Return what the result backend is given of a result that is kept aside: a reference, or the result itself."""
+    task = delivery.task
+    found = large_results.reference(task.backend, delivery.kept, blobs=delivery.runtime.blobs)
+    if found is None or (delivery.request.chord and internals.joins_under_claim(task)):
+        return result
+    return found
 
 
 def unpacked(delivery: Delivery, outcome: bytes) -> bytes:
     """Return the outcome itself. One that is lost ends the delivery as failed; a folder that is away makes it wait."""
     if not outcome.startswith(blobs.MARK):
         return outcome
+    delivery.kept = blobs.BlobRef.from_bytes(outcome)
     try:
-        return delivery.runtime.blob(outcome)
+        return delivery.runtime.blob(delivery.kept)
     except Transient as exc:
         delivery.emit("blob_failed", what="result", error=str(exc))
         delivery.wait_to_publish("result", exc)

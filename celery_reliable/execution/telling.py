@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from kombu.exceptions import EncodeError
 
 from celery_reliable import internals
+from celery_reliable.execution import outcomes
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.submission import carried
 
@@ -29,8 +30,9 @@ def success(delivery: Delivery, result: Any) -> None:
     The next delivery finds the job done and comes here again.
     """
     task, request = delivery.task, delivery.request
+    stored = result if delivery.kept is None else outcomes.told(delivery, result)
     with carried() if request.chord else nullcontext():
-        _tell(delivery, "success", lambda: internals.store_success(task, result))
+        _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored))
     if request.chord:
         _see_chord_sent(delivery)
         delivery.end_entry()

@@ -45,10 +45,12 @@ from celery_reliable.internals.messages import (
 )
 from celery_reliable.internals.outages import away
 from celery_reliable.internals.outcomes import (
+    change_results,
     fail,
     fail_what_follows,
     is_called_in_place,
     is_chord_claimed,
+    joins_under_claim,
     keeps_result,
     mark_skipped,
     prepared_retry,
@@ -80,6 +82,8 @@ from celery_reliable.internals.running import active_requests, current, is_taken
 from celery_reliable.internals.signing import Sign, sign_messages
 
 __all__ = [
+    "change_results",
+    "joins_under_claim",
     "LentProducer",
     "Sign",
     "active_requests",

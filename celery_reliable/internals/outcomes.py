@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,16 @@ def keeps_result(task: Task) -> bool:
     return not get_actual_ignore_result(task, task.request) and not isinstance(task.backend, DisabledBackend)
 
 
-def store_success(task: Task, result: Any) -> None:
-    """Store the success of the present request and count it in its chord, as the tracer does after a body (5.7)."""
-    task.backend.mark_as_done(task.request.id, result, task.request, keeps_result(task))
+def store_success(task: Task, result: Any, *, stored: Any) -> None:
+    """Store the success of the present request and count it in its chord, as the tracer does after a body (5.7).
+
+    ``stored`` stands for the result where it is asked for; the chord of the Redis backend is given the result.
+    """
+    backend, request, keeps = task.backend, task.request, keeps_result(task)
+    if stored is not result and keeps:
+        backend.store_result(request.id, stored, states.SUCCESS, request=request)
+        keeps = False
+    backend.mark_as_done(request.id, result, request, keeps)
 
 
 def store_failure(task: Task, exc: Exception) -> None:
@@ -88,6 +96,27 @@ def is_chord_claimed(task: Task) -> bool:
     if not group or not hasattr(backend, "_chord_part_return_script"):
         return False
     return backend.client.get(backend.get_key_for_group(group, ".c")) not in (None, b"done")
+
+
+def joins_under_claim(task: Task) -> bool:
+    """Tell whether the present request's result is read while its chord's body is waited for by a claim of some seconds.
+
+    ``on_chord_part_return`` of the Redis backend (5.7) sends no body when its claim has run out, and nobody sends it then. It has
+    the results of members in a list of the chord; those of a header with groups in it, which it has saved before, it joins.
+    """
+    backend = task.backend
+    if not hasattr(backend, "_chord_part_return_script"):
+        return False
+    return bool(backend.client.exists(backend.get_key_for_group(task.request.group)))
+
+
+def change_results(backend: Any, change: Callable[[Any], Any]) -> None:
+    """Have a result backend pass on what it knows of a task by ``change``.
+
+    ``meta_from_decoded`` (5.7) is where every backend ends that reads the state and result of a task.
+    """
+    read = backend.meta_from_decoded
+    backend.meta_from_decoded = lambda found: change(read(found))
 
 
 def is_called_in_place(backend: Any, errback: Any) -> bool:

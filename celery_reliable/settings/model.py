@@ -295,7 +295,8 @@ class Settings:
     )
     claim_check_threshold: int = rules.count(
         131_072,
-        "Largest arguments, checkpoint, step or result kept in message and store. What is larger goes to reliable_blob_url; "
+        "Largest arguments, checkpoint, step or result kept in message, store and result backend. What is larger goes to "
+        "reliable_blob_url; "
         "without one arguments stay in the message, a checkpoint or step is refused, and a result is kept with the event "
         "result_oversized.",
         at_least=1,
@@ -304,8 +305,8 @@ class Settings:
     )
     blob_url: str | None = rules.text(
         None,
-        "Folder for what is larger than reliable_claim_check_threshold: an fsspec URL or an absolute path that all workers "
-        "and producers reach. Needs the extra claim-check.",
+        "Folder for what is larger than reliable_claim_check_threshold: an fsspec URL or an absolute path that all workers, "
+        "producers and processes that ask for results reach. Needs the extra claim-check.",
         expected="an fsspec URL, an absolute path, or None",
         pattern=r"([a-z][a-z0-9+.:-]*://|/).+",
         secret=True,

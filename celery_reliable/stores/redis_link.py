@@ -23,6 +23,7 @@ from celery_reliable.stores.redis_line import Line, ReplyError, pack_command
 CLUSTER_SHARDS = 64
 _T = TypeVar("_T")
 _FULL = 0.9  # share of maxmemory from which it is told
+_MANY = 20_000_000  # keys: some 3 GB
 _SAMPLE = 200  # keys that are looked at
 _OF_A_CACHE = re.compile(r"[\w.-]*:\d+:|(flask_cache|laravel_cache|cachalot|dogpile)[:_]")  # the first is Django's
 _IDLE = 64  # connections kept open at most; one is enough for each thread or greenlet that runs at a time
@@ -433,7 +434,7 @@ def _findings(ask: Callable[..., Any]) -> list[str]:
         found.append(f"the server is Redis {version}; Redis 7 or Valkey 7.2 is needed")
     if _config(ask, "appendonly") == "no":
         found.append("appendonly is no: a crash of Redis forgets every job since its last snapshot; set it to yes")
-    return [*found, *_memory(_info(ask, "memory")), *_neighbours(ask)]
+    return [*found, *_memory(_info(ask, "memory")), *count_findings(ask), *_neighbours(ask)]
 
 
 def _memory(info: Mapping[str, str]) -> Iterator[str]:
@@ -442,6 +443,21 @@ def _memory(info: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"{used / most:.0%} of maxmemory ({most / 1e6:,.0f} MB) is used: beyond it apply_async raises StoreFull; raise "
             "maxmemory, or find what grows"
+        )
+
+
+def count_findings(ask: Callable[..., Any]) -> Iterator[str]:
+    """Tell of very many keys: those of finished jobs are bounded by their age alone."""
+    try:
+        keys = int(ask("DBSIZE"))
+    except StoreUnavailable:
+        raise
+    except (StoreError, TypeError):  # a user who may not ask that
+        return
+    if keys > _MANY:
+        yield (
+            f"{keys:,} keys lie in the database, where every finished job with a declared key is one until its idempotency_ttl is "
+            "over: shorten that of the tasks that run most, or see with `redis-cli --bigkeys` what else is there"
         )
 
 

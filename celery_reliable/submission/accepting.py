@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils import json as kombu_json
 
-from celery_reliable import blobs, internals
+from celery_reliable import blobs, internals, large_results
 from celery_reliable.errors import (
     DuplicateTask,
     PayloadMismatch,
@@ -132,9 +132,11 @@ def _store_result_again(task: ReliableTask, task_id: str, outcome: bytes) -> Non
     if task.ignore_result or (outcome[:1] == b"!" and not aside) or task.AsyncResult(task_id).state != "PENDING":
         return
     runtime = runtime_of(task.app)
+    ref = blobs.BlobRef.from_bytes(outcome) if aside else None
+    kept = large_results.reference(task.backend, ref, blobs=runtime.blobs)
     try:
-        outcome = runtime.blob(outcome) if aside else outcome
+        outcome = runtime.blob(ref) if ref and not kept else outcome
     except ReliableError as exc:  # the job is done all the same; who asks for its result waits in vain
         runtime.events.emit("blob_failed", task=task.name, task_id=task_id, key="", what="result", error=str(exc))
         return
-    task.backend.store_result(task_id, kombu_json.loads(outcome) if outcome else None, "SUCCESS")
+    task.backend.store_result(task_id, kept or (kombu_json.loads(outcome) if outcome else None), "SUCCESS")

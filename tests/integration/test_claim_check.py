@@ -194,3 +194,78 @@ def test_a_folder_that_is_away(app: Celery, stage: Stage, folder: Path, label: s
     assert result.get(timeout=DEADLINE) == LARGE
     (entry,) = stage.entries(label)
     assert entry["attempt"] == 1
+
+
+# --- results
+
+
+def stored_sizes(app: Celery, *results: Any) -> list[int]:
+    """Return how much the backend has of each."""
+    return [len(app.backend.get(app.backend.get_key_for_task(result.id))) for result in results]
+
+
+@pytest.mark.usefixtures("worker")
+def test_every_way_a_large_result_goes(app: Celery, folder: Path, label: str) -> None:
+    """Alone, to the next step, in a group and to a chord's body: the result; in the backend a reference."""
+    grow, measure = app.tasks["grow"], app.tasks["measure"]
+    single = grow.delay(LARGE, label)
+    chained = chain(grow.s(LARGE, label), measure.s(label)).apply_async()
+    grouped = group(grow.s(LARGE, label) for _ in range(2)).apply_async()
+    counted = chord(group(grow.s(LARGE + more, label) for more in range(3)), measure.s(label)).apply_async()
+    assert single.get(timeout=DEADLINE) == "r" * LARGE
+    assert app.AsyncResult(single.id).get(timeout=DEADLINE) == "r" * LARGE
+    assert grouped.get(timeout=DEADLINE) == ["r" * LARGE] * 2
+    assert chained.get(timeout=DEADLINE) == [LARGE]
+    assert counted.get(timeout=DEADLINE) == [LARGE, LARGE + 1, LARGE + 2]
+    assert max(stored_sizes(app, single, chained.parent, *grouped.results, *counted.parent.results)) < 2000
+    assert len(list(folder.rglob("results/*/*"))) >= 7
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_chord_on_redis_does_not_need_the_folder(app: Celery, stage: Stage, folder: Path, label: str) -> None:
+    """Its body may be sent within a few seconds only, so it is given the members' results themselves, nested ones, too."""
+    grow, measure = app.tasks["grow"], app.tasks["measure"]
+    stage.plan("claimed", f"{label}-last", "block")
+    members = [grow.s(LARGE, label).set(task_id=f"{label}-{name}") for name in ("first", "last")]
+    pair = group(grow.si(LARGE, label), grow.si(LARGE, label))
+    nested = chord([grow.si(LARGE, label), chain(grow.si(1, label), pair)], measure.s(label))
+    known = set(blobs_in(folder))
+    counted = chord(group(members), measure.s(label)).apply_async()
+    with stage.blocked("claimed", f"{label}-last"):
+        assert app.AsyncResult(f"{label}-first").get(timeout=DEADLINE) == "r" * LARGE
+        (blob,) = set(blobs_in(folder)) - known
+        blob.unlink()
+    assert counted.get(timeout=DEADLINE) == [LARGE, LARGE]
+    with pytest.raises(BlobLost, match="found nothing; somebody removed"):
+        app.AsyncResult(f"{label}-first").get(timeout=DEADLINE)
+    joined = nested.apply_async()
+    assert joined.get(timeout=DEADLINE) == [LARGE, 2]
+    assert min(stored_sizes(app, joined.parent.results[0], *joined.parent.results[1].results)) > LARGE
+
+
+def test_a_chord_without_help_of_its_backend(
+    stage: Stage, module_workers: Workers, tmp_path: Path, folder: Path, label: str
+) -> None:
+    """Celery's own task joins the members, by their results; a lost one fails the chord."""
+    if not stage.broker.startswith("redis"):
+        return  # nothing here depends on the broker
+    (tmp_path / "results").mkdir()
+    conf = {**stage.conf, "task_default_queue": label, "result_chord_retry_interval": 0.2}
+    other = dataclasses.replace(stage, backend=f"file://{tmp_path}/results", conf=conf)
+    module_workers.start("tests.integration.apps.heavy", concurrency=2, env=other.environment(), arguments=QUICK)
+    with client(other) as made:
+        app = add_heavy(made)
+        members = [app.tasks["grow"].s(LARGE, label).set(task_id=f"{label}-{number}") for number in range(2)]
+        body = app.tasks["measure"].s(label)
+        assert chord(group(members), body).apply_async().get(timeout=DEADLINE) == [LARGE, LARGE]
+        stage.plan("claimed", f"{label}-last", "block")
+        members[1].set(task_id=f"{label}-last")
+        members[0].set(task_id=f"{label}-first")
+        known = set(blobs_in(folder))
+        counted = chord(group(members), body).apply_async()
+        with stage.blocked("claimed", f"{label}-last"):
+            assert app.AsyncResult(f"{label}-first").get(timeout=DEADLINE) == "r" * LARGE
+            (blob,) = set(blobs_in(folder)) - known
+            blob.unlink()
+        with pytest.raises(ChordError, match="found nothing; somebody removed"):
+            app.AsyncResult(counted.id).get(timeout=DEADLINE)  # without the members, of which Celery asks first

@@ -124,7 +124,10 @@ def test_fifty_producers_at_once_are_one_run(app: Celery, stage: Stage, label: s
 
 
 def test_a_stream_of_submissions_runs_at_each_bound(app: Celery, stage: Stage, label: str) -> None:
-    """Each burst is one run with its newest arguments, whatever the pace; a stream that does not end starves nobody."""
+    """Each burst is one run with its newest arguments, whatever the pace; a stream that does not end starves nobody.
+
+    A message that a busy worker takes up late is due at once; of three one has to wait.
+    """
     newest = {}
     for number in itertools.count():
         result = app.tasks["last"].delay(label, str(number))
@@ -134,7 +137,7 @@ def test_a_stream_of_submissions_runs_at_each_bound(app: Celery, stage: Stage, l
     assert result.get(timeout=DEADLINE) == newest[result.id]
     runs = [(entry["task_id"], entry["name"]) for entry in stage.entries(label)]
     assert runs == list(newest.items())
-    assert stage.events("not_yet", result.id)
+    assert any(stage.events("not_yet", task_id) for task_id in newest)
 
 
 def test_a_producer_that_is_killed_before_its_publish_frees_itself(app: Celery, stage: Stage, label: str) -> None:

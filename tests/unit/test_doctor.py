@@ -368,6 +368,7 @@ class TestLive:
         [
             ("maxmemory-policy is allkeys-lru: Redis may evict", "store_evicts"),
             ("appendonly is no: a crash", "store_volatile"),
+            ("20,000,001 keys lie in the database", "store_many_keys"),
             ("the server is Redis 6.2; Redis 7 or Valkey 7.2 is needed", "store_old"),
             ("keys of a cache lie beside ours (such as ':1:page')", "store_is_cache"),
             ("95% of maxmemory (512 MB) is used", "store_nearly_full"),

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from celery_reliable import ReliableTask
 from celery_reliable.checks import retention_findings, size_findings
 from celery_reliable.cli import reliable
+from celery_reliable.errors import StoreError, StoreUnavailable
+from celery_reliable.stores.redis_link import count_findings
 
 YEARS = 2 * 365 * 86_400
 
@@ -116,3 +118,20 @@ def test_the_command_tells_both() -> None:
         answer = CliRunner().invoke(reliable, ["check", "--json"], obj=context)
         (line,) = [json.loads(one) for one in answer.output.splitlines() if "kept" in one]
         assert (answer.exit_code, "kept" in line["code"]) == (exit_code, True)
+
+
+def test_very_many_keys_of_redis_are_a_finding() -> None:
+    """Their number is not bounded, so it is told; a user who may not ask for it is told nothing."""
+
+    def refuse(*_: Any) -> Any:
+        raise StoreError("NOPERM")
+
+    def away(*_: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    assert list(count_findings(lambda *_: 20_000_000)) == []
+    (found,) = count_findings(lambda *_: 20_000_001)
+    assert "20,000,001 keys lie in the database" in found
+    assert list(count_findings(refuse)) == []
+    with pytest.raises(StoreUnavailable):
+        list(count_findings(away))

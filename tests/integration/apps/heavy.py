@@ -1,4 +1,4 @@
-"""Tasks that take large arguments."""
+"""Tasks that take large arguments, or have large results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ def add_heavy(app: Celery) -> Celery:
         note(self, label, size=len(document))
         return (sum(sizes) if isinstance(sizes, list) else sizes) + len(document)
 
-    for body in (weigh, total):
+    def grow(self: Any, size: int, label: str) -> str:
+        note(self, label, size=size)
+        return "r" * size
+
+    def measure(self: Any, grown: Any, label: str) -> list[int]:
+        note(self, label)
+        return [len(one) for one in ([grown] if isinstance(grown, str) else grown)]
+
+    for body in (weigh, total, grow, measure):
         app.task(base=ReliableTask, bind=True, name=body.__name__, shared=False)(body)
     return app
 
