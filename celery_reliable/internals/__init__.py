@@ -82,13 +82,12 @@ from celery_reliable.internals.running import active_requests, current, is_taken
 from celery_reliable.internals.signing import Sign, sign_messages
 
 __all__ = [
-    "change_results",
-    "joins_under_claim",
     "LentProducer",
     "Sign",
     "active_requests",
     "away",
     "cancel_without_answer",
+    "change_results",
     "changed_settings",
     "command_context",
     "confirming_producer",
@@ -115,6 +114,7 @@ __all__ = [
     "is_redelivered",
     "is_taken",
     "is_terminated",
+    "joins_under_claim",
     "keep_late_arrivals_near",
     "keeps_result",
     "loaded_app",
