@@ -351,7 +351,7 @@ ann = User.objects.create_superuser("ann")
 
 async def view():
     client = AsyncClient()
-    await client.aforce_login(ann)
+    await sync_to_async(client.force_login)(ann)  # Django 4.2 has no aforce_login
     assert (await client.get("/admin/celery_reliable/deadletter/")).status_code == 200
     try:
         charge.delay("A-1")
