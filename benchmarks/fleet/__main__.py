@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import probing
-from benchmarks.fleet import etas, keeping, stops
+from benchmarks.fleet import backlog, etas, keeping, stops
 from benchmarks.report import Figure
 from celery_reliable.testing.servers import Server, start_rabbitmq, start_redis
 
@@ -26,6 +26,7 @@ _AFTER_LAST_TASK = {"threads": 1.0, "solo": 1.0, "prefork": 1.5, "gevent": 1.5, 
 _ON_RABBITMQ = ("prefork", "threads")
 _BEYOND = 2.0  # seconds beyond a timeout or a lease
 _MANY = 10_000
+_BACKLOG = 1_000_000
 _TABLE = "| figure | measured | bar | |\n|---|---|---|---|"
 
 
@@ -125,6 +126,15 @@ def _keeper(rounds: int) -> Iterator[Figure]:
     yield Figure("round trips of a beat with 1,000 held messages", keeping.round_trips(held=1000), at_most=1)
 
 
+def _backlog(rounds: int) -> Iterator[Figure]:
+    del rounds  # a count
+    found = backlog.sweep(count=_BACKLOG)
+    yield Figure("published again of 1,000,000 that wait and one that vanished", found.published, at_least=1, at_most=1)
+    yield Figure("one look of the sweep at them, the longest", found.longest_look, "s")
+    yield Figure("all looks of a pass over them", found.seconds, "s")
+    yield Figure("memory of each, message and ledger entry", found.memory, "bytes")
+
+
 def _probe(rounds: int) -> Iterator[Figure]:
     with start_redis(config={"appendonly": "no"}) as redis:
         ours, theirs = probing.measure(redis=redis, rounds=3 * rounds)
@@ -140,6 +150,7 @@ _PARTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "long": _long,
     "eta": _eta,
     "keeper": _keeper,
+    "backlog": _backlog,
     "probe": _probe,
 }
 
