@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ReliableTask", "publish_envelope"]
 
+wiring.watch_backends()
+
 
 class ReliableTask(Task):
     """A task that is accounted for, runs one at a time per key, and has one outcome.

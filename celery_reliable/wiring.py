@@ -2,9 +2,9 @@
 
 Four doors lead here and each is enough: the preset names this module in ``imports`` and in ``include``; binding a
 `ReliableTask` calls `install`; the ``celery.commands`` plug-in calls `connect_signals`; an embedded worker without any
-of these calls `install` itself. Importing this module connects three signal receivers and calls `watch_backends`, which is
-the one exception to "nothing happens at import": Celery offers a module in ``imports`` no other way to learn which app
-imported it. Both touch only apps that ask for celery_reliable.
+of these calls `install` itself. Importing this module connects three signal receivers, which is the one exception to
+"nothing happens at import": Celery offers a module in ``imports`` no other way to learn which app imported it. They touch only
+apps that ask for celery_reliable.
 
 A signal receiver's errors are swallowed by Celery. So nothing is checked here: `celery_reliable.worker.preflight`
 refuses to start a worker with wrong settings.
@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery, signals
+from celery import signals
 
 from celery_reliable import presets
 from celery_reliable.settings import has_reliable_settings
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 WORKER_STEPS = (
     "celery_reliable.worker.preflight:Preflight",
@@ -70,6 +73,7 @@ def install(app: Celery) -> None:
     """
     # Not imported above: Celery imports this module in each of its processes, and that one brings the drivers with it.
     import_module("celery_reliable.internals").hide_settings("RELIABLE_STORE_URL", "RELIABLE_BLOB_URL")
+    watch_backends()
     app.steps["worker"].update(WORKER_STEPS)
     app.steps["consumer"].update(CONSUMER_STEPS)
     # Every load of a configuration begins with new maps: a second config_from_object drops the gaps.
@@ -88,21 +92,14 @@ def connect_signals() -> None:
 def watch_backends() -> None:
     """Have every result backend prepared that an app with ``reliable_blob_url`` makes. May be called twice.
 
-    On the class, because a process that only asks for results never binds a task, so that nothing tells it which app is to be
-    wired before ``Celery._get_backend`` (5.7) makes the backend, one for each thread.
+    `celery_reliable.task` does so when it is imported: a process that only asks for results never binds a task.
     """
-    make = Celery._get_backend  # noqa: SLF001
-    if hasattr(make, _UID):
-        return
+    import_module("celery_reliable.internals").watch_backends(_prepare)
 
-    def prepared(app: Celery) -> Any:
-        backend = make(app)
-        if app.conf.get("reliable_blob_url"):
-            import_module("celery_reliable.large_results").prepare(app, backend)
-        return backend
 
-    setattr(prepared, _UID, True)
-    Celery._get_backend = prepared  # noqa: SLF001
+def _prepare(app: Celery, backend: Any) -> None:
+    if app.conf.get("reliable_blob_url"):
+        import_module("celery_reliable.large_results").prepare(app, backend)
 
 
 def _on_after_configure(sender: Celery, **_: Any) -> None:
@@ -157,4 +154,3 @@ def _unshare(conf: Any) -> None:
 
 
 connect_signals()
-watch_backends()

@@ -57,6 +57,7 @@ from celery_reliable.internals.outcomes import (
     store_failure,
     store_retry,
     store_success,
+    watch_backends,
 )
 from celery_reliable.internals.publishing import (
     LentProducer,
@@ -147,5 +148,6 @@ __all__ = [
     "take_turns",
     "target_queue",
     "wait_for_the_broker_like_everybody",
+    "watch_backends",
     "whole_headers",
 ]

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import Task, states
+from celery import Celery, Task, states
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
 from celery.exceptions import NotRegistered, TaskRevokedError
 
 if TYPE_CHECKING:
-    from celery import Celery
     from celery.exceptions import Retry
 
     from celery_reliable.task import ReliableTask
+
+_WATCHED = "celery_reliable_watches"
 
 
 def keeps_result(task: Task) -> bool:
@@ -108,6 +109,24 @@ def joins_under_claim(task: Task) -> bool:
     if not hasattr(backend, "_chord_part_return_script"):
         return False
     return bool(backend.client.exists(backend.get_key_for_group(task.request.group)))
+
+
+def watch_backends(prepare: Callable[[Celery, Any], None]) -> None:
+    """Have ``prepare`` called with every app and each result backend that it makes. The first call counts.
+
+    On the class (``Celery._get_backend``, 5.7, makes one backend for each thread): nothing tells which app asks for results before.
+    """
+    make = Celery._get_backend  # noqa: SLF001
+    if hasattr(make, _WATCHED):
+        return
+
+    def prepared(app: Celery) -> Any:
+        backend = make(app)
+        prepare(app, backend)
+        return backend
+
+    setattr(prepared, _WATCHED, True)
+    Celery._get_backend = prepared  # noqa: SLF001
 
 
 def change_results(backend: Any, change: Callable[[Any], Any]) -> None:

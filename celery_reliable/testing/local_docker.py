@@ -31,6 +31,9 @@ from celery_reliable.testing.servers.process import private_directory
 
 __all__ = ["LocalDocker"]
 
+_EXTRACTING: Final[Mapping[str, Any]] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Before Python 3.10.12 and 3.11.4 there is no filter."""
+
 PYTHON: Final = ("python", "python3")
 LISTENING: Final = "0: 00000000:{port:04X} 00000000:0000 0A"  # a row of /proc/net/tcp
 STOP_TIMEOUT: Final = 10.0
@@ -325,7 +328,7 @@ class Filler:
     def put_archive(self, path: str, archive: BinaryIO) -> None:
         """Unpack into a volume."""
         with tarfile.open(fileobj=archive, mode="r:gz") as files:
-            files.extractall(self._paths[path], filter="data")
+            files.extractall(self._paths[path], **_EXTRACTING)  # noqa: S202  # the suite packed it itself
 
     def remove(self, *, force: bool = False) -> None:
         """Do nothing."""

@@ -235,6 +235,12 @@ def test_message_to_a_queue_that_nobody_consumes_is_told_once(app: Celery, stage
     with app.connection_for_write() as connection:
         sweep, view = LedgerSweep(app, quiet=0.01), RedisBroker(connection.default_channel)
         broker.delete("nobody")
+
+        def told() -> bool:
+            sweep.look(view, queues={"celery"})
+            return bool(stage.events("queue_unconsumed"))
+
+        wait_until(told, DEADLINE, "the entry quiet for long enough")
         for _ in range(4):
             sweep.look(view, queues={"celery"})
         assert [event["queue"] for event in stage.events("queue_unconsumed")] == ["nobody"]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_reliable.testing.processes import reap_after_us, send, signal_family
+from celery_reliable.testing.processes import family, process_table, reap_after_us, send, signal_family
 from celery_reliable.testing.servers.errors import ServerUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -125,8 +125,10 @@ class Server:
     def kill(self) -> None:
         """Kill the server and its children with SIGKILL, as a crash of the machine would; the files stay."""
         if self._process is not None:
+            members = family(self._process.pid)
             signal_family(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            _wait_gone(members)
         self._forget()
 
     def freeze(self) -> None:
@@ -202,3 +204,10 @@ class Server:
             self._reaper.kill()
             self._reaper.communicate()
         self._reaper = self._process = None
+
+
+def _wait_gone(pids: Iterable[int]) -> None:
+    """Wait until none of these lives: what was killed holds its memory and its port until then, and a restart would find them."""
+    left, deadline = set(pids), time.monotonic() + STOP_TIMEOUT
+    while left & {entry.pid for entry in process_table()} and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL)

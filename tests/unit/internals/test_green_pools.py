@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -97,6 +98,7 @@ def test_waker_takes_closed_sockets_out_on_eventlet(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def subscriptions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where a result consumer of Celery would talk to Redis: on subscribing, and on unsubscribing."""
+    gc.collect()  # results of other tests, whose collection would be counted here
     asked: list[str] = []
     monkeypatch.setattr(ResultConsumer, "consume_from", lambda _, task_id: asked.append(f"subscribe {task_id}"))
     monkeypatch.setattr(ResultConsumer, "_flush_pending_unsubscribe", lambda _: asked.append("unsubscribe"))
