@@ -69,9 +69,9 @@ class Parked:
         wait = min(_SHORTEST_WAIT * 2 ** min(self.times - 1, _DOUBLINGS), _LONGEST_WAIT)
         return (now >= self.at + wait or self.at < since_up) and now >= self.taken + _TAKEN_FOR
 
-    def header(self) -> dict[str, float]:
-        """Return what the message carries when it goes back."""
-        return {"since": self.since, "times": self.times}
+    def header(self, *, spared: bool = False) -> dict[str, float]:
+        """Return what the message carries when it goes back; ``spared``: if it is parked again, that is not counted."""
+        return {"since": self.since, "times": self.times - spared}
 
     def is_same(self, other: Parked) -> bool:
         """Tell a message that came again from another one under its id."""

@@ -82,9 +82,9 @@ class Unparking:
 
     def _publish_one(self, channel: Any, one: Taken) -> None:
         """Publish, then forget; a message that cannot be published does not keep the others, and becomes a letter in time."""
-        raw = one.parked.message
+        raw, spared = one.parked.message, bool(self._since_up)  # older workers may take up what waited for a new one
         try:
-            internals.put_back(channel, raw, headers={**raw.headers, PARKED_HEADER: one.parked.header()})
+            internals.put_back(channel, raw, headers={**raw.headers, PARKED_HEADER: one.parked.header(spared=spared)})
         except _UNFIT:
             _logger.exception("a parked message cannot be published", extra={"reliable_task_id": one.parked.task_id})
             return

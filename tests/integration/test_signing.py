@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import socket
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,16 +121,19 @@ def test_a_letter_of_a_signed_call_is_replayed_without_a_word(app: Celery, stage
 
 
 def test_what_an_old_worker_parked_is_believed_when_it_comes_back(
-    app: Celery, stage: Stage, workers: Workers, label: str
+    app: Celery, stage: Stage, worker: Worker, workers: Workers, label: str
 ) -> None:
     """It carries the signature of its sender the whole way."""
     if not stage.broker.startswith("redis"):
         return  # nothing here depends on the broker
+    queue, old = app.conf.task_default_queue, [f"{worker.name}@{socket.gethostname()}"]
     result = app.tasks["pair"].delay(1, 2, label)
     stage.wait_event("parked", result.id)
+    assert app.control.cancel_consumer(queue, destination=old, reply=True, timeout=DEADLINE, limit=1)
     workers.start(APP, pool="solo", env={**stage.environment(), **AS_ROOT}, arguments=QUICK)
 
     assert result.get(timeout=DEADLINE) == 3
+    assert app.control.add_consumer(queue, destination=old, reply=True, timeout=DEADLINE, limit=1)
     assert letters(app) == []
 
 

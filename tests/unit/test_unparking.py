@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_reliable import ReliableTask
 from celery_reliable.parking import Kind, Parked
-from celery_reliable.payloads import RawMessage
+from celery_reliable.payloads import PARKED_HEADER, RawMessage
 from celery_reliable.testing import in_memory
 from celery_reliable.worker.refusals import Refusals
 from celery_reliable.worker.unparking import Unparking
@@ -59,6 +59,9 @@ def test_a_worker_that_comes_up_brings_back_what_waits_for_it() -> None:
         ready = Unparking(consumer_of(app, "celery"), Refusals(app))
         ready.look()
         assert kept() == 0
+        with app.connection_for_read() as connection:
+            (back,) = filter(None, [connection.default_channel.basic_get("celery")])
+        assert back.headers[PARKED_HEADER]["times"] == 6  # an older worker that takes it up now adds no wait
 
         park()
         bench.elapse(3.0)
