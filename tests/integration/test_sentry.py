@@ -189,9 +189,7 @@ def test_a_slot_that_fails_for_good_is_an_error(app: Celery, stage: Stage, sentr
 def test_a_replay_begins_a_trace_of_its_own(app: Celery, stage: Stage, sentry: Sentry, label: str) -> None:
     """The old one ended with the letter."""
     app.tasks["hopeless"].apply_async((label,), task_id=label)
-    kept, before = (
-        letter(app, stage, label),
-        the_event(sentry, label),
-    )  # the arguments of the next one name the label, too
+    kept = letter(app, stage, label)
+    before = the_event(sentry, label)  # now, since the arguments of the next one name the label, too
     after = the_event(sentry, letters_of(app).replay(kept.id, who="a test"))
     assert before["contexts"]["trace"]["trace_id"] != after["contexts"]["trace"]["trace_id"]
