@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import redis
 import sqlalchemy
-from kombu import Connection
+from kombu import Connection, pools
 
 from celery_reliable.testing import servers
 from celery_reliable.testing.processes import family, process_table
@@ -163,6 +163,7 @@ def test_a_killed_rabbitmq_starts_again_with_its_durable_messages(rabbitmq_serve
         connection.SimpleQueue("survivors").put("message")
     rabbitmq_server.kill()
     rabbitmq_server.restart()
+    pools.reset()  # of all apps of this process, for the tests that come after: their connections are dead
     with Connection(rabbitmq_server.url) as connection:
         message = connection.SimpleQueue("survivors").get(timeout=10)
         message.ack()
