@@ -13,8 +13,8 @@ OLDEST  ?= tests/unit $(addprefix tests/integration/test_,$(addsuffix .py,claim_
 SHOTS   ?=
 # A server named by the environment is shared, so the tests take turns.
 PROCESSES ?= $(if $(CR_TEST_REDIS_URL)$(CR_TEST_RABBITMQ_URL)$(CR_TEST_POSTGRES_URL)$(CR_TEST_MARIADB_URL),0,$(MORE_THAN_CORES))
-# Tests mostly wait for processes that they have started.
-MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 2)
+# Tests mostly wait for processes that they have started; one more than there are cores keeps those from waiting for each other.
+MORE_THAN_CORES = $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 
 # The tests start hundreds of processes: with bytecode kept from one to the next each takes half the time.
 unexport PYTHONDONTWRITEBYTECODE

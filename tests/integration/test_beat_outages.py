@@ -74,6 +74,8 @@ def test_a_broker_that_hangs_and_one_that_goes_away(
     wait_until(lambda: stage.events("slot_refused"), 30.0, "a refused slot")
     broker.restart()
     wait_two_more(stage, "job", "plain")
+    # A refused slot is tried again behind those that are due: each second has been fired in the end.
+    wait_until(lambda: {str(one) for one in distances(stage, "job")} == {"0:00:01"}, 60.0, "the refused slot, too")
     assert [beat.running for beat in started] == [True, True]
     assert [beat.stop() for beat in started] == [0, 0]
 

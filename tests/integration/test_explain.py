@@ -86,7 +86,9 @@ def test_dead_job_and_its_replay_are_one_life(app: Celery, stage: Stage, label: 
     stage.wait_event("buried", replayed)
     for asked in (result.id, replayed):
         life = told(app, asked)
-        assert events(life) == ["submitted", "buried", "letter_replayed", "buried"]
+        assert events(life)[:2] == ["submitted", "buried"]
+        # The worker may be quicker than whoever replays.
+        assert sorted(events(life)[2:]) == ["buried", "letter_replayed"]
         assert life["state"] == "dead"
     screen = run(app, "explain", result.id)
     assert "became dead letter" in screen
