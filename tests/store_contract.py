@@ -1048,7 +1048,7 @@ class HoldingLeases:
         harness.elapse(harness.tick * 1.2)
         harness.beat(ttl=harness.tick * 2)
         answer = expect(Busy, harness.claim("A", token="next"))
-        assert answer.expires_in <= harness.tick * 2
+        assert answer.expires_in <= harness.tick * 2 + 1e-3  # the clock is a float in SQLite
         harness.elapse(harness.tick)
         harness.beat()
         harness.elapse(harness.tick * 1.2)

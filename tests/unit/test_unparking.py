@@ -15,7 +15,7 @@ from celery_reliable.testing import in_memory
 from celery_reliable.worker.refusals import Refusals
 from celery_reliable.worker.unparking import Unparking
 
-KIND = Kind("shop.charge", 1, "celery")
+KIND = Kind("shop.charge", 1, "unparking")
 
 
 def consumer_of(app: Celery, *queues: str) -> Any:
@@ -35,7 +35,7 @@ def test_a_worker_that_comes_up_brings_back_what_waits_for_it() -> None:
     app.task(base=ReliableTask, name="shop.charge", shared=False)(charge)
     with in_memory(app) as bench:
         parking = Refusals(app).parking
-        raw = RawMessage(queue="celery", body=base64.b64encode(b"[[], {}, {}]").decode(), headers={"id": "one"})
+        raw = RawMessage(queue="unparking", body=base64.b64encode(b"[[], {}, {}]").decode(), headers={"id": "one"})
 
         def park() -> None:
             now = parking.now()
@@ -46,7 +46,7 @@ def test_a_worker_that_comes_up_brings_back_what_waits_for_it() -> None:
         def kept() -> int:
             return len(list(parking.everything()))
 
-        older = Unparking(consumer_of(app, "celery"), Refusals(app))
+        older = Unparking(consumer_of(app, "unparking"), Refusals(app))
         older.look()
         park()
         bench.elapse(3.0)
@@ -56,11 +56,11 @@ def test_a_worker_that_comes_up_brings_back_what_waits_for_it() -> None:
         newer = Unparking(consumer_of(app), Refusals(app))  # its queues come with its connection
         newer.look()
         assert kept() == 1
-        ready = Unparking(consumer_of(app, "celery"), Refusals(app))
+        ready = Unparking(consumer_of(app, "unparking"), Refusals(app))
         ready.look()
         assert kept() == 0
         with app.connection_for_read() as connection:
-            (back,) = filter(None, [connection.default_channel.basic_get("celery")])
+            (back,) = filter(None, [connection.default_channel.basic_get("unparking")])
         assert back.headers[PARKED_HEADER]["times"] == 6  # an older worker that takes it up now adds no wait
 
         park()
