@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 MARKER = "large result of celery_reliable (its reader needs reliable_blob_url and a wired app)"
 """What kombu calls the type. It is in the error of a process that does not know it, so it says what to do."""
 
-_PAUSES = (
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-)  # seconds between tries to reach the folder: a chord that cannot be joined fails for good
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Seconds between tries to reach the folder: a chord that cannot be joined fails for good."""
 _FOREVER = 100 * 365 * 86_400.0  # seconds: what does not expire in the backend is not swept either
 _READS = "reliable_reads_kept_results"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -17,12 +16,11 @@ from click.testing import CliRunner
 
 from celery_reliable.cli import reliable
 from celery_reliable.flow.budgets import FLOOR
-from celery_reliable.flow.places import SHELF as PLACES
 from celery_reliable.runtime import runtime_of
-from celery_reliable.stores.notes import every
 from tests.integration.apps.flow_jobs import CONF, add_tasks
 from tests.integration.apps.jobs import LEASE, QUICK, client, letter
 from tests.integration.apps.stage import Stage
+from tests.integration.flows import DEADLINE, flood_past_a_limit, most_at_once
 from tests.integration.workers import ROOT
 from tests.waiting import wait_until
 
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.flow_jobs"
-DEADLINE = 40.0
 OPEN_FOR = 2.0
 SEEN_BY_ALL = 1.5  # seconds after which every process knows what one has written
 
@@ -113,12 +110,6 @@ def test_an_operator_opens_and_closes_a_breaker(app: Celery, stage: Stage, label
 # --- limits
 
 
-def most_at_once(stage: Stage, label: str) -> int:
-    """Return how many runs there were at one time, by the ledger."""
-    steps = [1 if entry["step"] == "start" else -1 for entry in stage.entries(label)]
-    return max(itertools.accumulate(steps))
-
-
 def test_a_limit_holds_in_the_whole_fleet_and_blocks_nobody_else(
     app: Celery, stage: Stage, module_workers: Workers, label: str
 ) -> None:
@@ -126,22 +117,10 @@ def test_a_limit_holds_in_the_whole_fleet_and_blocks_nobody_else(
 
     A wait is an event, and no warning with a traceback in the worker's log.
     """
-    flood, other = {"id": f"{label}:flood"}, {"id": f"{label}:other"}
-    results = [app.tasks["placed"].delay(label, flood) for _ in range(3)]
-    stage.wait_entries(label, 3, timeout=DEADLINE)
-    results += [app.tasks["placed"].delay(label, flood, 0.2) for _ in range(9)]
-    for result in results[3:]:
-        stage.wait_event("limit_waits", result.id, timeout=DEADLINE)
-    assert app.tasks["placed"].delay(f"{label}:2", other, 0.01).get(timeout=DEADLINE) is None
-    assert len(stage.entries(label)) == 3
-    stage.open(f"{label}:{flood['id']}")
-    for result in results:
-        result.get(timeout=DEADLINE)
-    assert most_at_once(stage, label) == 3
+    flood_past_a_limit(app, stage, label, seconds=0.2)
     assert {entry["attempt"] for entry in stage.entries(label)} == {1}
     assert len({event["pid"] for event in stage.events("limit_waits")}) > 1
     assert [worker.logs().count("(limit_waits)") for worker in module_workers._started] == [0, 0]
-    wait_until(lambda: not every(runtime_of(app).store.notes, PLACES), DEADLINE, "all places free")
 
 
 def test_a_killed_holder_frees_its_place(app: Celery, stage: Stage, workers: Workers, label: str) -> None:

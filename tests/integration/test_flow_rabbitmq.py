@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from celery_reliable.flow.budgets import FLOOR
-from celery_reliable.flow.places import SHELF as PLACES
-from celery_reliable.runtime import runtime_of
-from celery_reliable.stores.notes import every
 from tests.integration.apps.flow_jobs import CONF, add_tasks
 from tests.integration.apps.jobs import QUICK, client
 from tests.integration.apps.stage import Stage
-from tests.waiting import wait_until
+from tests.integration.flows import DEADLINE, flood_past_a_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 APP = "tests.integration.apps.flow_jobs"
-DEADLINE = 40.0
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +72,8 @@ def test_a_failing_dependency_is_probed_and_nothing_is_lost(app: Celery, stage: 
 
 def test_a_limit_holds_and_blocks_nobody_else(app: Celery, stage: Stage, label: str) -> None:
     """Twelve jobs of one tenant wait in no slot: another tenant's runs meanwhile; each has spent one attempt."""
-    flood, other = {"id": f"{label}:flood"}, {"id": f"{label}:other"}
-    results = [app.tasks["placed"].delay(label, flood) for _ in range(3)]
-    stage.wait_entries(label, 3, timeout=DEADLINE)
-    results += [app.tasks["placed"].delay(label, flood, 0.1) for _ in range(9)]
-    for result in results[3:]:
-        stage.wait_event("limit_waits", result.id, timeout=DEADLINE)
-    assert app.tasks["placed"].delay(f"{label}:2", other, 0.01).get(timeout=DEADLINE) is None
-    assert len(stage.entries(label)) == 3
-    stage.open(f"{label}:{flood['id']}")
-    for result in results:
-        result.get(timeout=DEADLINE)
-    steps = [1 if entry["step"] == "start" else -1 for entry in stage.entries(label)]
-    assert max(itertools.accumulate(steps)) == 3
+    flood_past_a_limit(app, stage, label, seconds=0.1)
     assert set(map(tuple, attempts(stage, label).values())) == {(1, 1)}
-    wait_until(lambda: not every(runtime_of(app).store.notes, PLACES), DEADLINE, "all places free")
 
 
 def test_a_rate_holds(app: Celery, stage: Stage, label: str) -> None:
