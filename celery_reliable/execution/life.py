@@ -163,14 +163,14 @@ class Execution:
     def _body(self) -> Any:
         delivery, alias = self.delivery, self.delivery.task.inbox_of_body
         args, kwargs = self._call = fitting.fitted(delivery)
-        self._hold_on()
+        self._confirm_claim()
         if not alias:
             return delivery.task.run(*args, **kwargs)
         with delivery.task.inbox(using="default" if alias is True else alias) as done:
             done.result = delivery.task.run(*args, **kwargs)
         return done.result
 
-    def _hold_on(self) -> None:
+    def _confirm_claim(self) -> None:
         """Begin no body under a claim that another has taken over: so late, this worker may have been frozen, or cut off."""
         delivery, ttl = self.delivery, self.delivery.settings.lease_ttl
         if delivery.elapsed < ttl:

@@ -30,8 +30,8 @@ from celery_reliable.internals.giving_back import (
 )
 from celery_reliable.internals.green_pools import (
     poll_open_sockets_only,
+    sleep_cooperatively,
     subscribe_only_to_wait,
-    wait_for_the_broker_like_everybody,
 )
 from celery_reliable.internals.messages import (
     context_of,
@@ -141,13 +141,13 @@ __all__ = [
     "sending_options",
     "set_prefetch_by_the_loop",
     "sign_messages",
+    "sleep_cooperatively",
     "store_failure",
     "store_retry",
     "store_success",
     "subscribe_only_to_wait",
     "take_turns",
     "target_queue",
-    "wait_for_the_broker_like_everybody",
     "watch_backends",
     "whole_headers",
 ]

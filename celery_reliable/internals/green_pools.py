@@ -43,7 +43,7 @@ def _no_subscription(producer: Any, task_id: str) -> None:
     """Stand for `on_task_call`."""
 
 
-def wait_for_the_broker_like_everybody() -> None:
+def sleep_cooperatively() -> None:
     """Have kombu sleep between two tries to connect as all do on a green pool: the other greenlets go on meanwhile.
 
     gevent (26.9, ``patch_all``) looks at every object before it patches ``time``. Celery's lazy ones (5.7) import kombu for it, and

@@ -14,7 +14,7 @@ class GreenPools(bootsteps.StartStopStep):
 
     It subscribes to a result only when somebody waits for it (`internals.subscribe_only_to_wait`; other pools do not subscribe in a
     worker at all), and waits for a broker that is away without holding up its tasks and their leases
-    (`internals.wait_for_the_broker_like_everybody`).
+    (`internals.sleep_cooperatively`).
     """
 
     requires = ("celery_reliable.worker.preflight:Preflight", "celery.worker.components:Pool")
@@ -26,4 +26,4 @@ class GreenPools(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         """Prepare the app's result backends and its connections, before the first message."""
         internals.subscribe_only_to_wait(parent.app)
-        internals.wait_for_the_broker_like_everybody()
+        internals.sleep_cooperatively()

@@ -48,7 +48,7 @@ import time
 from kombu.utils import functional
 stock = functional.sleep is time.sleep
 from celery_reliable import internals
-internals.wait_for_the_broker_like_everybody()
+internals.sleep_cooperatively()
 print(stock, functional.sleep is time.sleep)
 """
 
