@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from celery_reliable.worker.bodies import Bodies
 from celery_reliable.worker.drain import budget, leaving
 from celery_reliable.worker.drain.course import Course
 from celery_reliable.worker.drain.guarding import LAST_SIGNAL
+from celery_reliable.worker.drain.watchdog import Watchdog
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -271,13 +273,13 @@ watchdog = Watchdog(
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, lambda *_: None)
 parent = os.getpid()
+watchdog.start()
+watchdog.guard(patience=patience)
 if not os.fork():
     time.sleep(0.5)
     for number in signals:
         os.kill(parent, number)
     os._exit(0)
-watchdog.start()
-watchdog.guard(patience=patience)
 
 library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
 until = time.time() + keeps
@@ -383,6 +385,28 @@ class TestWatchdog:
         command = [sys.executable, "-c", STOP]
         run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert (run.stdout, run.stderr) == ("[] -1\n", "")
+
+    def test_a_signal_right_after_another_one_is_heard(self) -> None:
+        """It comes when the first was seen and not taken out yet: only what was seen may be taken out."""
+        heard = threading.Event()
+        watchdog = Watchdog(signals=(signal.SIGTERM,), on_signal=heard.set, look=lambda: None)
+        ears, bell = watchdog._ears, watchdog._bell
+
+        def receive(most: int, flags: int) -> bytes:
+            found = ears.recv(most, flags)
+            if found == bytes([signal.SIGUSR1]) and flags & socket.MSG_PEEK:
+                bell.send(bytes([signal.SIGTERM]))
+            return found
+
+        watchdog._ears = SimpleNamespace(recv=receive)  # type: ignore[assignment]  # a stand-in
+        watching = threading.Thread(target=watchdog._watch)
+        watching.start()
+        bell.send(bytes([signal.SIGUSR1]))
+        try:
+            assert heard.wait(10.0)
+        finally:
+            watchdog.stop()
+            watching.join(10.0)
 
     @pytest.mark.parametrize(("target", "first"), [("self", "heard"), ("child", "silence")])
     def test_hears_its_own_process_and_no_child(self, target: str, first: str) -> None:

@@ -63,8 +63,11 @@ class Watchdog:
 
     def heard(self) -> None:
         """Tell the guardian that the signal was heard, and the end is bounded otherwise. Safe in a signal handler."""
+        self._take(_MOST)
+
+    def _take(self, most: int) -> None:
         with suppress(BlockingIOError):
-            self._ears.recv(_MOST, MSG_DONTWAIT)
+            self._ears.recv(most, MSG_DONTWAIT)
 
     def stop(self) -> None:
         """Look no more, listen no more: a signal that comes later is another's. May be called twice, or never started."""
@@ -80,8 +83,8 @@ class Watchdog:
                 signal.set_wakeup_fd(taken)
 
     def _watch(self) -> None:
-        while not set(self._ears.recv(_MOST, MSG_PEEK)) & {*self._signals, _WAKE}:
-            self.heard()
+        while not set(seen := self._ears.recv(_MOST, MSG_PEEK)) & {*self._signals, _WAKE}:
+            self._take(len(seen))  # and not what has come since
         if not self._stopped:
             self._on_signal()
         while not self._stopped:
