@@ -185,7 +185,7 @@ class Delivery:
             raise Reject(GiveBack(str(exc), after=max(wait / _SHARE_OF_WAIT, SHORTEST_WAIT)), requeue=True) from exc
         raise Reject(Hold(wait, f"store away: {exc}", counted=False), requeue=True) from exc
 
-    def wait_to_publish(self, what: str, exc: Exception) -> NoReturn:
+    def wait_to_publish(self, what: str, exc: BaseException | None) -> NoReturn:
         """Let the message wait: what follows it could not be published, its next delivery tries again."""
         wait = self.runtime.random.uniform(SHORTEST_WAIT, _LONGEST_WAIT)
         self.emit("publish_failed", what=what, wait=wait)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from kombu.exceptions import EncodeError
 
 from celery_reliable import internals
+from celery_reliable.errors import StoreError
 from celery_reliable.execution import outcomes
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.submission import carried
@@ -31,8 +32,13 @@ def success(delivery: Delivery, result: Any) -> None:
     """
     task, request = delivery.task, delivery.request
     stored = result if delivery.kept is None else outcomes.told(delivery, result)
-    with carried() if request.chord else nullcontext():
-        _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored))
+    if request.chord:
+        internals.keep_chord(task, (StoreError, *internals.away()))
+    try:
+        with carried() if request.chord else nullcontext():
+            _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored))
+    except internals.ChordNotSent as exc:
+        delivery.wait_to_publish("chord", exc.__cause__)
     if request.chord:
         _see_chord_sent(delivery)
         delivery.end_entry()

@@ -45,12 +45,14 @@ from celery_reliable.internals.messages import (
 )
 from celery_reliable.internals.outages import away
 from celery_reliable.internals.outcomes import (
+    ChordNotSent,
     change_results,
     fail,
     fail_what_follows,
     is_called_in_place,
     is_chord_claimed,
     joins_under_claim,
+    keep_chord,
     keeps_result,
     mark_skipped,
     prepared_retry,
@@ -83,6 +85,7 @@ from celery_reliable.internals.running import active_requests, current, is_taken
 from celery_reliable.internals.signing import Sign, sign_messages
 
 __all__ = [
+    "ChordNotSent",
     "LentProducer",
     "Sign",
     "active_requests",
@@ -116,6 +119,7 @@ __all__ = [
     "is_taken",
     "is_terminated",
     "joins_under_claim",
+    "keep_chord",
     "keep_late_arrivals_near",
     "keeps_result",
     "loaded_app",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task, states
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
+from celery.canvas import maybe_signature
 from celery.exceptions import NotRegistered, TaskRevokedError
 
 if TYPE_CHECKING:
@@ -85,6 +86,37 @@ def fail_what_follows(task: Task, exc: Exception) -> None:
     if request.chord:
         backend.on_chord_part_return(request, states.FAILURE, exc)
     backend._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
+
+
+class ChordNotSent(BaseException):
+    """The body of a chord could not be published just now; ``__cause__`` says why. A later delivery of a member sends it.
+
+    A ``BaseException`` on purpose: Celery takes every ``Exception`` there for the end of the chord.
+    """
+
+
+def keep_chord(task: Task, cured: tuple[type[Exception], ...]) -> None:
+    """Have the chord of the present request raise `ChordNotSent` where its body is refused with what time has ``cured`` before.
+
+    ``on_chord_part_return`` of the Redis backend (5.7) fails the chord for good when its five tries to publish were refused, and
+    marks its claim to send the body as done unless that is gone: so it is given back first. Nothing that other backends do
+    then can be taken back.
+    """
+    backend, request = task.backend, task.request
+    if not request.group or not hasattr(backend, "_chord_part_return_script"):
+        return
+    body = maybe_signature(request.chord, app=task.app, clone=True)
+    claim, send = backend.get_key_for_group(request.group, ".c"), body.delay
+
+    def delay(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return send(*args, **kwargs)
+        except cured as exc:
+            backend.client.delete(claim)
+            raise ChordNotSent from exc
+
+    body.delay = delay
+    request.chord = body
 
 
 def is_chord_claimed(task: Task) -> bool:

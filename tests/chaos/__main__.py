@@ -46,7 +46,8 @@ def _run(name: str, wanted: argparse.Namespace) -> Run:
     faults = wanted.faults or (_LONG_FAULTS if wanted.long else _FAULTS)
     every = wanted.every or (_LONG_EVERY if wanted.long else _EVERY)
     run = Run(cell=CELLS[name], seed=wanted.seed, jobs=tasks, faults=faults, every=every, rate=wanted.rate)
-    return replace(run, seconds=wanted.seconds, drain=_LONG_DRAIN if wanted.long else run.drain)
+    drain = _LONG_DRAIN if wanted.long else run.drain
+    return replace(run, seconds=wanted.seconds, drain=drain, concurrency=wanted.concurrency)
 
 
 def _arguments() -> argparse.Namespace:
@@ -60,6 +61,7 @@ def _arguments() -> argparse.Namespace:
     add("--long", action="store_true", help=f"{_LONG_TASKS:,} tasks and {_LONG_FAULTS} faults: hours")
     add("--every", type=float, help=f"mean seconds between two faults (default {_EVERY:g}, long {_LONG_EVERY:g})")
     add("--rate", type=float, default=_RATE, help=f"calls a second of each producer (default {_RATE:g})")
+    add("--concurrency", type=int, default=3, help="of each of the three workers (default 3)")
     add("--out", default="chaos-report", help="folder for ledgers, logs and reports")
     add("--publish", metavar="DIR", help="folder that also gets the reports of the cells that kept all promises")
     return parser.parse_args()

@@ -1,15 +1,20 @@
-"""Ask store and broker, when all is quiet, what became of each job."""
+"""Ask store and broker what became of each job: on the way, and at the end, when all is quiet."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kombu import Connection
 
 from celery_reliable.dead_letters import DeadLetter
+from celery_reliable.errors import StoreError, StoreUnavailable
 from celery_reliable.stores import open_store
 from celery_reliable.stores.base import Done, Job, Kind, Store
 from celery_reliable.stores.sql.store import SqlStore
@@ -20,6 +25,7 @@ from tests.chaos.site import Site
 from tests.waiting import POLL_INTERVAL
 
 _HOUR = 3_600_000_000  # microseconds
+_PAUSE = 5.0  # seconds
 _ENDED = ("done", "dead", "revoked", "expired", "skipped")
 QUEUE = "celery"
 
@@ -36,6 +42,7 @@ class Collector:
         self._began = self._store.now()
         self._ledger = site.ledger.follow()
         self._rows: list[Row] = []
+        self._counts: Counter[str] = Counter()
         self._members: dict[str, Mapping[str, Any]] = {}
         self._ids: dict[str, str] = {}
         self._ended: dict[str, Fate] = {}
@@ -104,35 +111,58 @@ class Collector:
                 return {"messages": channel.client.llen(QUEUE), "messages held": channel.client.hlen("unacked")}
             return {"messages": channel.queue_declare(QUEUE, passive=True).message_count}
 
-    # --- wait
+    # --- on the way
 
-    def read(self) -> None:
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Read and ask on in a thread of its own: the marker of a finished job lives for an hour, a long run longer."""
+        stopped = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(stopped,), name="chaos-collector", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+
+    def _watch(self, stopped: threading.Event) -> None:
+        """Ask for what was read the last time: most of it has ended since."""
+        while not stopped.wait(_PAUSE):
+            with contextlib.suppress(StoreUnavailable, StoreError):  # it is broken just now: the next time, then
+                self._ask()
+            self._read()
+
+    def _read(self) -> None:
         """Read on in the ledger."""
         new = list(self._ledger.read())
         self._rows += new
+        self._counts.update(row.what for row in new)
         for member in (one for row in new if row.what == "accepted" for one in row.facts["members"]):
             self._members[member["label"]] = member
         self._ids |= {row.label: row.facts["task_id"] for row in new if row.what == "start"}
+        gc.freeze()  # millions of rows stay: looking through them would stop the proxies, which are threads here
 
-    def look(self) -> None:
-        """Read on, and ask the store for all that had not ended before. Raises `StoreUnavailable` while it is broken.
-
-        In a long run it is asked on the way: the marker of a finished job lives for an hour.
-        """
-        self.read()
-        waiting = {label: one for label, one in self._members.items() if label not in self._ended}
-        found = {label: self.fate(member, ran_as=self._ids.get(label, "")) for label, member in waiting.items()}
-        self._ended |= {label: fate for label, fate in found.items() if fate.state in _ENDED}
-        self._open = {label: fate for label, fate in found.items() if label not in self._ended}
+    def _ask(self) -> None:
+        """Ask the store for all that had not ended before. Raises `StoreUnavailable` while it is broken."""
+        for label, member in [found for found in self._members.items() if found[0] not in self._ended]:
+            fate = self.fate(member, ran_as=self._ids.get(label, ""))
+            (self._ended if fate.state in _ENDED else self._open)[label] = fate
 
     def count(self, what: str) -> int:
         """Return how many rows of a kind were read."""
-        return sum(1 for row in self._rows if row.what == what)
+        return self._counts[what]
 
     @property
     def jobs(self) -> int:
         """How many jobs are known to be accepted."""
         return len(self._members)
+
+    # --- at the end
+
+    def look(self) -> None:
+        """Read on, and ask for all that had not ended before."""
+        self._read()
+        self._ask()
 
     def wait_ended(self, timeout: float, *, bounds: Bounds) -> None:
         """Return when every accepted job has ended and nothing is left, or when the time is over: the judge will see."""
@@ -140,7 +170,7 @@ class Collector:
         while time.monotonic() < deadline:
             began = time.monotonic()
             self.look()
-            evidence = Evidence(self._rows, fates={**self._ended, **self._open}, bounds=bounds)
+            evidence = Evidence(self._rows, fates={**self._open, **self._ended}, bounds=bounds)
             if not any(self.residue().values()) and not any(unaccounted(evidence)):
                 return
             time.sleep(max(10 * POLL_INTERVAL, 2 * (time.monotonic() - began)))  # a look at a long ledger takes long

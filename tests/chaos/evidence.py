@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from tests.chaos.accounts import Write
-from tests.chaos.ledger import Row
+from tests.chaos.ledger import Row, What
 
 ENDLESS = float("inf")
 
@@ -89,9 +89,16 @@ class Evidence:
     residue: Mapping[str, int] = field(default_factory=dict)
     bounds: Bounds = Bounds()
 
-    def of(self, *whats: str) -> list[Row]:
-        """Return the rows of some kinds."""
-        return [row for row in self.rows if row.what in whats]
+    def of(self, what: What) -> Sequence[Row]:
+        """Return the rows of a kind."""
+        return self._by_kind[what]
+
+    @cached_property
+    def _by_kind(self) -> Mapping[What, Sequence[Row]]:
+        found: dict[What, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            found[row.what].append(row)
+        return found
 
     @cached_property
     def faults(self) -> Sequence[Fault]:

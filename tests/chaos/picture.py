@@ -48,17 +48,20 @@ def _lanes(evidence: Evidence, kinds: list[str], *, begin: float, end: float, sc
 
 def _waits(evidence: Evidence, *, top: int, begin: float, end: float, scale: float) -> Iterator[str]:
     yield f'<text x="4" y="{top + 13}">until it ran again</text>'
-    for one in recoveries(evidence):
-        x = _LEFT + (one.killed - begin) * scale
-        width = max((min(one.killed + one.seconds, end) - one.killed) * scale, 2.0)
-        yield f'<rect x="{x:.1f}" y="{top + 6}" width="{width:.1f}" height="5" fill="{_WAITED}" fill-opacity="0.6"/>'
+    waits = {(one.killed, min(one.killed + one.seconds, end)) for one in recoveries(evidence)}
+    places = {(round((since - begin) * scale), round(max((until - since) * scale, 2.0))) for since, until in waits}
+    for x, width in sorted(places):
+        yield f'<rect x="{_LEFT + x}" y="{top + 6}" width="{width}" height="5" fill="{_WAITED}" fill-opacity="0.6"/>'
 
 
 def _bars(evidence: Evidence, *, top: int, begin: float, scale: float) -> Iterator[str]:
-    counts = Counter(int(row.at - begin) for row in evidence.of("end"))
+    wide = max(1, round(1 / scale))  # seconds: of a long run a bar for each pixel
+    counts = Counter(int(row.at - begin) // wide for row in evidence.of("end"))
     most = max(counts.values(), default=1)
-    yield f'<text x="4" y="{top + 12}">bodies ended</text><text x="4" y="{top + 24}">a second (most {most})</text>'
-    for second, count in counts.items():
+    yield f'<text x="4" y="{top + 12}">bodies ended</text>'
+    yield f'<text x="4" y="{top + 24}">a second (most {most / wide:.0f})</text>'
+    for place, count in sorted(counts.items()):
         tall = _BARS * count / most
-        x, y = _LEFT + second * scale, top + _BARS - tall
-        yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(scale - 0.5, 0.5):.1f}" height="{tall:.1f}" fill="{_DONE}"/>'
+        x, y = _LEFT + place * wide * scale, top + _BARS - tall
+        width = max(wide * scale - 0.5, 0.5)
+        yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{tall:.1f}" fill="{_DONE}"/>'

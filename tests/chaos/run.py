@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from celery_reliable.errors import StoreError, StoreUnavailable
 from tests.chaos.app import CONF
 from tests.chaos.breaking import Breaker
 from tests.chaos.clocks import FakeClock
@@ -23,8 +21,6 @@ from tests.chaos.site import LEASE, Site
 from tests.waiting import wait_until
 
 _START = 60.0
-_READ: Final = 5.0  # seconds between two looks at what was submitted
-_ASK: Final = 600.0  # seconds between two looks at what has ended
 _LAST = 2  # the version of the code with which a run ends
 
 
@@ -138,7 +134,8 @@ def _work(run: Run, fleet: Fleet, network: Network, judge: Site, collector: Coll
     fleet.start()
     wait_until(lambda: any(row.what == "end" for row in judge.ledger.rows()), _START, "the first task done")
     faults = _enough(draw_faults(run.field, seed=run.seed, every=run.every), run=run, collector=collector)
-    Breaker(fleet, network, judge).perform(faults, began=time.monotonic(), stopped=threading.Event())
+    with collector.watching():
+        Breaker(fleet, network, judge).perform(faults, began=time.monotonic(), stopped=threading.Event())
     network.heal()
     for name in (*run.field.producers, *run.field.beats):
         fleet.retire(name)
@@ -148,15 +145,7 @@ def _work(run: Run, fleet: Fleet, network: Network, judge: Site, collector: Coll
 
 def _enough(faults: Iterable[Fault], *, run: Run, collector: Collector) -> Iterator[Fault]:
     """Pass faults on until time, jobs and faults are enough. What is drawn may find nothing to break: the ledger counts."""
-    read = asked = 0.0
     for fault in faults:
-        if fault.at - read > _READ:
-            collector.read()
-            read = fault.at
-        if fault.at - asked > _ASK:
-            with contextlib.suppress(StoreUnavailable, StoreError):  # it is broken just now: the next time, then
-                collector.look()
-            asked = fault.at
         if fault.at >= run.seconds and collector.jobs >= run.jobs and collector.count("fault") >= run.faults:
             return
         yield fault

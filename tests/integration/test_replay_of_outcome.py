@@ -258,6 +258,28 @@ def test_a_callback_that_the_broker_refuses_is_sent_later(crashing: Stage, worke
         assert len(crashing.entries(label)) == len(crashing.entries(f"{label}:link")) == 1
 
 
+def test_a_chord_whose_body_the_broker_refuses_is_sent_later(crashing: Stage, workers: Workers, label: str) -> None:
+    """Celery tries five times and then fails the chord for good; its members have succeeded all the same."""
+    port = int(crashing.broker.rsplit(":", 1)[1].split("/")[0])
+    crashing.plan("done", label, "block")
+    with FaultProxy(port) as proxy, client(crashing) as app:
+        conf = {**crashing.conf, "broker_write_url": crashing.broker.replace(f":{port}/", f":{proxy.port}/")}
+        environment = dataclasses.replace(crashing, conf=conf).environment()
+        workers.start(APP, concurrency=2, env=environment, arguments=QUIET)
+        add, body = app.tasks["add"], app.tasks["gather"].s(f"{label}:body")
+        result = chord([add.s(1, label).set(task_id=label), add.s(2, f"{label}:2")])(body)
+        with crashing.blocked("done", label):
+            app.AsyncResult(result.parent.results[1].id).get(timeout=DEADLINE)
+            proxy.down()
+        crashing.wait_event("publish_failed", label, timeout=60.0)  # Celery has tried five times, seconds each
+        assert (result.failed(), crashing.entries(f"{label}:body")) == (False, [])
+        proxy.up()
+
+        assert result.get(timeout=DEADLINE) == 5
+        crashing.wait_no_message()
+        assert len(crashing.entries(label)) == len(crashing.entries(f"{label}:body")) == 1
+
+
 def test_an_errback_that_the_broker_refuses_is_sent_later(crashing: Stage, workers: Workers, label: str) -> None:
     """The job is a letter, its failure not told yet: it is told once when the broker takes messages again."""
     port = int(crashing.broker.rsplit(":", 1)[1].split("/")[0])
