@@ -17,7 +17,7 @@ from celery import Task
 from celery_reliable import internals, keys, wiring
 from celery_reliable.checkpoints import Checkpoint
 from celery_reliable.errors import ConfigurationError, Draining, ReliableError, Snooze
-from celery_reliable.execution import Execution, RetryAsked, run_eagerly
+from celery_reliable.execution import Execution, RetryAsked, cured_by_time, run_eagerly
 from celery_reliable.inbox import Done, once_committed
 from celery_reliable.publishing import publish_envelope
 from celery_reliable.runtime import runtime_of
@@ -140,6 +140,8 @@ class ReliableTask(Task):
         for option in ("overlap_key", "concurrency_key", "fairness_key"):
             given = getattr(cls, option)
             keys.check_rule(given, task=str(cls.name), signature=_signature_of(cls), option=option, plain=True)
+        if cls.name == _CHORD_UNLOCK:
+            internals.keep_unlocked_chord(cls, cured_by_time)
 
     # Celery shows a task to other threads before it is bound (5.7): what submitting needs is read from the class.
 

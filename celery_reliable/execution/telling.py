@@ -25,6 +25,11 @@ _OWN_FAULT = (EncodeError, TypeError, ValueError)
 """What says that the outcome cannot be carried: no wait cures it, and Celery knows what to do."""
 
 
+def cured_by_time() -> tuple[type[Exception], ...]:
+    """Return what is raised while store, broker or result backend are away."""
+    return (StoreError, *internals.away())
+
+
 def success(delivery: Delivery, result: Any) -> None:
     """Store the result and count the member of a chord; what the backend refuses makes the message wait.
 
@@ -33,7 +38,7 @@ def success(delivery: Delivery, result: Any) -> None:
     task, request = delivery.task, delivery.request
     stored = result if delivery.kept is None else outcomes.told(delivery, result)
     if request.chord:
-        internals.keep_chord(task, (StoreError, *internals.away()))
+        internals.keep_chord(task, cured_by_time)
     try:
         with carried() if request.chord else nullcontext():
             _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored))

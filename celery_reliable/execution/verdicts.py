@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from celery.exceptions import Reject, Retry
 
-from celery_reliable import keys
+from celery_reliable import internals, keys
 from celery_reliable.errors import Draining, LeaseLost
 from celery_reliable.execution import burial, overlapping, telling
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
@@ -33,6 +33,9 @@ def act_on(delivery: Delivery, exc: BaseException) -> NoReturn:
         overlapping.skip(delivery, overlapping.REPLACED)
     if isinstance(exc, Draining):
         _interrupt(delivery)
+    if isinstance(exc, internals.ChordNotSent):  # by Celery's own task that waits for the members of a chord
+        _release(delivery, "interrupted", 0.0)
+        delivery.wait_to_publish("chord", exc.__cause__)
     if isinstance(exc, LeaseLost):
         delivery.stale("run")
     if isinstance(exc, Reject):

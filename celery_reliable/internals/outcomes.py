@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task, states
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from celery_reliable.task import ReliableTask
 
+Cured = Callable[[], tuple[type[Exception], ...]]
+"""Says what is raised by things that time cures."""
 _WATCHED = "celery_reliable_watches"
 
 
@@ -95,8 +97,8 @@ class ChordNotSent(BaseException):
     """
 
 
-def keep_chord(task: Task, cured: tuple[type[Exception], ...]) -> None:
-    """Have the chord of the present request raise `ChordNotSent` where its body is refused with what time has ``cured`` before.
+def keep_chord(task: Task, cured: Cured) -> None:
+    """Have the chord of the present request raise `ChordNotSent` where its body is refused with what is ``cured`` by time.
 
     ``on_chord_part_return`` of the Redis backend (5.7) fails the chord for good when its five tries to publish were refused, and
     marks its claim to send the body as done unless that is gone: so it is given back first. Nothing that other backends do
@@ -106,17 +108,34 @@ def keep_chord(task: Task, cured: tuple[type[Exception], ...]) -> None:
     if not request.group or not hasattr(backend, "_chord_part_return_script"):
         return
     body = maybe_signature(request.chord, app=task.app, clone=True)
-    claim, send = backend.get_key_for_group(request.group, ".c"), body.delay
+    claim = backend.get_key_for_group(request.group, ".c")
+    request.chord = _kept(body, cured, before=lambda: backend.client.delete(claim))
+
+
+def keep_unlocked_chord(unlock: type[Task], cured: Cured) -> None:
+    """Have Celery's task that sends the body of a chord raise `ChordNotSent`, too: ``unlock_chord`` (5.7) fails it for good."""
+    run = unlock.run
+
+    @wraps(run)
+    def kept(self: Task, group_id: str, callback: Any, *args: Any, **kwargs: Any) -> Any:
+        body = maybe_signature(callback, app=self.app, clone=True)
+        return run(self, group_id, _kept(body, cured, before=lambda: None), *args, **kwargs)
+
+    unlock.run = kept
+
+
+def _kept(body: Any, cured: Cured, *, before: Callable[[], object]) -> Any:
+    send = body.delay
 
     def delay(*args: Any, **kwargs: Any) -> Any:
         try:
             return send(*args, **kwargs)
-        except cured as exc:
-            backend.client.delete(claim)
+        except cured() as exc:
+            before()
             raise ChordNotSent from exc
 
     body.delay = delay
-    request.chord = body
+    return body
 
 
 def is_chord_claimed(task: Task) -> bool:
