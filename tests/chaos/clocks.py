@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from celery_reliable.testing.servers import debian
@@ -14,7 +18,7 @@ _PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaket
 _INSIDE = "vendor/libfaketime/src/libfaketime.so.1"
 _PACKAGE = "libfaketime"
 _UNPACKED = "usr/lib/*/faketime/libfaketimeMT.so.1"
-_REMEDY = "pip install libfaketime, or apt-get install faketime"
+_REMEDY = "pip install libfaketime (it needs a C compiler), or apt-get install faketime"
 
 
 class FakeClock:
@@ -41,18 +45,34 @@ class FakeClock:
         }
 
 
+@cache
 def library() -> Path:
-    """Find libfaketime: the package from PyPI, the system's, or Debian's package unpacked beside the servers."""
+    """Find a libfaketime that works: the package from PyPI, the system's, or Debian's package unpacked beside the servers."""
+    refused = []
+    for path in _found():
+        said = _sleeps_under(path)
+        if not said:
+            return path
+        refused.append(f"{path} ({said})")
+    message = f"expected libfaketime for processes with wrong clocks, found {', '.join(refused) or 'none'}; {_REMEDY}"
+    raise FileNotFoundError(message)
+
+
+def _found() -> Iterator[Path]:
     found = importlib.util.find_spec("libfaketime")
     if found is not None and found.origin is not None and (inside := Path(found.origin).parent / _INSIDE).exists():
-        return inside
+        yield inside
     for pattern in _PLACES:
-        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
-            return path
-    for path in sorted(_unpacked().glob(_UNPACKED)):
-        return path
-    message = f"expected libfaketime for processes with wrong clocks, found none; {_REMEDY}"
-    raise FileNotFoundError(message)
+        yield from sorted(Path("/").glob(pattern.lstrip("/")))
+    yield from sorted(_unpacked().glob(_UNPACKED))
+
+
+def _sleeps_under(path: Path) -> str:
+    """Return why a process cannot sleep: Python 3.11 and later say when to wake, which 0.9.10 (Debian 12) gets wrong."""
+    environment = {**os.environ, "LD_PRELOAD": str(path), "FAKETIME": "+60s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    command = [sys.executable, "-c", "import time; time.sleep(0.001)"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return run.stderr.strip().rpartition("\n")[2]
 
 
 def _unpacked() -> Path:
