@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from celery_reliable.stores.base import Job
 
 _RENEWALS = 3  # a lease survives two that fail
+_ENDED = ("done", "dead", "over")
 _AFTER_LIMIT = 30.0  # seconds that a hard time limit has to take effect
 
 
@@ -39,6 +40,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
         self._background = Background(self._keep, name="reliable-lease-keeper")
         self._given_up: set[str] = set()
         self._lost_before: set[str] = set()
+        self._told_lost: set[str] = set()
 
     def start(self, parent: Any) -> None:
         """Start the thread."""
@@ -69,12 +71,25 @@ class LeaseKeeper(bootsteps.StartStopStep):
             return
         with suppress(StoreError):  # it was there a moment ago
             runtime.store.now()  # measured here, so that the consumer knows it without asking (`waits`)
-        lost_tokens = {held[key].token for key in lost}
-        for key in lost:
+        self._tell_lost([held[key] for key in lost])
+
+    def _tell_lost(self, requests: list[ReliableRequest]) -> None:
+        """Tell of each lost lease once, unless its job has ended: what follows it may still be sent."""
+        tokens = {request.token for request in requests}
+        self._told_lost &= tokens
+        for request in requests:
             # One that ends at this moment looks lost, too; what is lost stays so until the next beat.
-            if held[key].token in self._lost_before and held[key] in state.active_requests:
-                runtime.events.emit("lease_lost", task=held[key].name, task_id=held[key].id, key=key)
-        self._lost_before = lost_tokens
+            if request.token in self._lost_before - self._told_lost and request in state.active_requests:
+                self._tell_if_it_runs(request)
+        self._lost_before = tokens
+
+    def _tell_if_it_runs(self, request: ReliableRequest) -> None:
+        runtime = runtime_of(self._app)
+        with suppress(StoreError):  # the next beat asks again
+            ended = runtime.store.inspect(request.job).get("state") in _ENDED
+            self._told_lost.add(request.token)
+            if not ended:
+                runtime.events.emit("lease_lost", task=request.name, task_id=request.id, key=request.job.key)
 
     def _claims(self) -> list[tuple[Job, str, float, ReliableRequest]]:
         ours = [one for one in internals.active_requests() if isinstance(one, ReliableRequest)]

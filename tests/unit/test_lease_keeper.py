@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery.worker import state
 
 from celery_reliable.events import Events
 from celery_reliable.runtime import replaced_runtime
+from celery_reliable.stores.base import Run
 from celery_reliable.stores.memory import MemoryStore
 from celery_reliable.worker.lease_keeper import LeaseKeeper
 from celery_reliable.worker.request import ReliableRequest
@@ -80,3 +81,30 @@ def test_all_leases_are_renewed_in_one_call_a_beat(app: Celery) -> None:
             keeper.beat()
 
     assert store.renewed == [["job-0", "job-1", "job-2"]] * 2
+
+
+def test_a_lease_is_told_lost_once_and_only_while_its_job_runs(app: Celery, running: list[ReliableRequest]) -> None:
+    """One whose job has ended may still send what follows it, or wait for a broker that is away; its lease is not missed."""
+    store, told = MemoryStore(), list[tuple[str, Any]]()
+    lost, done, held, _ = running
+    begun = {
+        one.id: _claimed(store, one, token="another's" if one is lost else one.token) for one in (lost, done, held)
+    }
+    store.complete(
+        done.job, task_id=done.id, fence=begun[done.id].fence, token=done.token, outcome=b"", marker_ttl=60.0
+    )
+    hook = Events([lambda name, fields: told.append((name, fields["task_id"]))])
+    with replaced_runtime(app, store=store, events=hook):
+        keeper = LeaseKeeper(SimpleNamespace(app=app))
+        for _ in range(4):
+            keeper.beat()
+
+    assert told == [("lease_lost", lost.id)]
+
+
+def _claimed(store: MemoryStore, request: ReliableRequest, *, token: str) -> Run:
+    answer = store.claim(
+        request.job, task_id=request.id, life=1, token=token, ttl=LEASE, max_deliveries=5, record_ttl=60.0
+    )
+    assert isinstance(answer, Run)
+    return answer
