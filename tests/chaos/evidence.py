@@ -150,8 +150,9 @@ def _executions(rows: Sequence[Row]) -> Iterable[Execution]:
             yield _execution(begun, row if same else None, over=row.at)
         if row.what == "start":
             open_[place] = row
+    ends = [row for row in rows if row.what in ("fault", "gone")]
     for begun in open_.values():
-        yield _execution(begun, None, over=_death(begun, rows))
+        yield _execution(begun, None, over=_death(begun, ends))
 
 
 def _death(begun: Row, rows: Iterable[Row]) -> float:
