@@ -37,7 +37,7 @@ def _is_kept(name: str, wanted: argparse.Namespace) -> bool:
     violations = judge(evidence)
     sys.stdout.write(report.write(run, evidence, violations, directory=directory))
     if wanted.publish and not violations:
-        report.publish(name, directory, into=Path(wanted.publish))
+        report.publish(f"{name}-long" if wanted.long else name, directory, into=Path(wanted.publish))
     return not violations
 
 

@@ -26,7 +26,8 @@ that the tasks changed, and the store are judged: [](../explanation/promises.md)
 |---|---|---|---|---|---|---|
 {rows}
 
-One cell by name: `python -m tests.chaos --cell redis-prefork-sql --tasks 5000 --faults 30 --seed 1`; all cells: `make chaos`.
+One cell by name: `python -m tests.chaos --cell redis-prefork-sql --tasks 5000 --faults 30 --seed 1`; all cells: `make chaos`; a
+million jobs: `python -m tests.chaos --cell redis-prefork-redis --long --every 9 --rate 160 --concurrency 8`.
 What each kind of fault does, and how each promise is judged: `tests/chaos/faults.py` and `tests/chaos/judge.py`.
 
 Every slot of a schedule, looked at through a kill, a freeze and a restart of the store: [](beats.md).
@@ -52,7 +53,7 @@ def write(run: Run, evidence: Evidence, violations: Sequence[Violation], *, dire
 
 
 def publish(name: str, directory: Path, *, into: Path) -> None:
-    """Copy a report to where the documentation shows it, under the name of its cell, and write the index anew."""
+    """Copy a report to where the documentation shows it, and write the index anew."""
     into.mkdir(parents=True, exist_ok=True)
     text = (directory / "report.md").read_text().replace("timeline.svg", f"{name}.svg")
     (into / f"{name}.md").write_text(text)
@@ -63,19 +64,19 @@ def publish(name: str, directory: Path, *, into: Path) -> None:
 
 def index(folder: Path) -> str:
     """Return the page that lists all published runs, with a row for each cell, from its JSON."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    rows = [_index_row(one) for one in found if "cell" in one]
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    rows = [_index_row(name, said) for name, said in found.items() if "cell" in said]
     pages = sorted(path.stem for path in folder.glob("*.md") if path.stem != "index")
     return _INDEX.format(rows="\n".join(rows), pages="\n".join(pages))
 
 
-def _index_row(said: Mapping[str, Any]) -> str:
+def _index_row(name: str, said: Mapping[str, Any]) -> str:
     facts = said["figures"]
     worst = max((one["worst"] for one in facts["recovery"].values()), default="")
     duplicates_of = sum(facts["duplicate executions by cause"].values())
     unexplained = facts["duplicate executions by cause"].get("nothing", 0)
     cells = (
-        f"[{said['cell']}]({said['cell']}.md)",
+        f"[{name}]({name}.md)",
         facts["jobs accepted"],
         facts["executions"],
         sum(facts["faults"].values()),
