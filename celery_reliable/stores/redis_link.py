@@ -187,7 +187,7 @@ class SingleLink:
         except TimeoutError:
             raise
         except OSError:
-            return self._exchange(Line(self._pool.make_connection()), packed, count)
+            return self._exchange(self._connection(), packed, count)
 
     def _call_once(self, args: tuple[Any, ...]) -> Any:
         return self._sent_once(pack_command(args))
@@ -230,7 +230,11 @@ class SingleLink:
         try:
             return self._idle.pop()
         except IndexError:
-            return Line(self._pool.make_connection())
+            return self._connection()
+
+    def _connection(self) -> Line:
+        """Return a new connection. The pool counts those that it has made, not those that are gone, and stops at a hundred."""
+        return Line(self._pool.connection_class(**self._pool.connection_kwargs))
 
     def wait(self, replicas: int, *, timeout: float, key: str) -> None:
         """See `Link.wait`: the connection used last is on top of the idle ones."""

@@ -15,7 +15,7 @@ from celery_reliable.stores.redis import RedisStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_reliable.testing.servers import RedisServer
+    from celery_reliable.testing.servers import RedisSentinel, RedisServer
 
 pytestmark = pytest.mark.integration
 
@@ -88,6 +88,24 @@ def test_a_connection_that_breaks_before_the_answer_submits_once_more(store: Red
     hang_up(server)
     assert answer() in (New(1), Existing("A", "waiting", "same", 1))
     assert dict(store.ledger()) == {"A": b"envelope"}
+
+
+@pytest.mark.parametrize("options", ["", "?max_connections=2"])
+def test_any_number_of_connections_may_be_lost(private_redis: RedisServer, server: redis.Redis, options: str) -> None:
+    """redis-py 8 lets a pool make a hundred connections, and counts those that are gone, unless they were given back to it."""
+    with contextlib.closing(RedisStore(private_redis.url + options)) as store:
+        for _ in range(150):
+            hang_up(server)
+            assert store.entry(JOB, task_id="A") is None
+
+
+def test_any_number_of_connections_to_a_master_may_be_lost(redis_sentinel: RedisSentinel) -> None:
+    """redis-py has a pool of its own for them, which counts as well."""
+    hosts = ",".join(f"{host}:{port}" for host, port in redis_sentinel.addresses)
+    store = RedisStore(f"sentinel://{hosts}/{redis_sentinel.master_name}")
+    for _ in range(150):
+        assert store.entry(JOB, task_id="A") is None
+        store.close()
 
 
 def test_a_server_that_has_gone_is_told_when_the_answer_is_asked_for(
