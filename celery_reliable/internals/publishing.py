@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kombu.exceptions import OperationalError
 from kombu.utils import json as kombu_json
 
-from celery_reliable.internals.redis_channels import reuse_client
+from celery_reliable.internals.redis_channels import is_connected, reuse_client
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from celery_reliable.payloads import RawMessage
 
 _CONFIRM_TIMEOUT = 30.0
+_CLOSED = "the connection to the broker was closed meanwhile, nothing was sent; submit again"
 
 
 def sending_options(task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,12 +98,21 @@ class LentProducer:
         return self._producer.connection
 
     def publish(self, *args: Any, declare: Iterable[Any] | None = None, **options: Any) -> Any:
-        """Publish, once asked."""
+        """Publish, once asked. Raises what publishing raises.
+
+        After the broker has refused messages kombu (5.7) may meet a channel that was closed meanwhile: it raises AttributeError,
+        before anything is sent. Here that is the OperationalError that callers look for.
+        """
         if self._ask is not None:
             self._asked(self._ask)
         wanted = _Undeclared(declare or ())
         wanted.producer = self._producer
-        return self._producer.publish(*args, declare=wanted, **options)
+        try:
+            return self._producer.publish(*args, declare=wanted, **options)
+        except AttributeError as exc:
+            if is_connected(self._producer.channel):
+                raise
+            raise OperationalError(_CLOSED) from exc
 
     def _asked(self, ask: Callable[[], None]) -> None:
         try:

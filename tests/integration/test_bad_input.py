@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from celery_reliable import ConfigurationError, Permanent, ReliableTask
 from celery_reliable.runtime import runtime_of
@@ -100,6 +101,17 @@ def test_a_call_that_does_not_fit_the_task_is_refused(app: Celery, stage: Stage,
 
 
 # --- results
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_channel_that_was_closed_is_told_as_an_error_of_the_broker(app: Celery, stage: Stage, label: str) -> None:
+    """After a broker has refused messages kombu meets one, and gets an AttributeError; the call is taken back."""
+    with app.producer_or_acquire() as producer:
+        producer.channel.close()
+        with pytest.raises(OperationalError, match="submit again"):
+            app.tasks["add"].apply_async((1, label), task_id=label, producer=producer, declare=[])
+    assert [event["task_id"] for event in stage.events("withdrawn", label)] == [label]
+    assert app.tasks["add"].apply_async((1, label), task_id=label).get(timeout=DEADLINE) == 2
 
 
 @pytest.mark.usefixtures("worker")

@@ -78,6 +78,18 @@ def test_celery_reads_a_producer_s_connection_before_it_tells_anybody_of_a_messa
     assert steps[:3] == ["built", "asked", "backend"]
 
 
+def test_an_attribute_error_of_a_living_channel_is_what_it_is() -> None:
+    """Such as one of a body that cannot be serialized."""
+
+    def publish(*_: object, **__: object) -> None:
+        raise AttributeError("of the body")
+
+    channel = SimpleNamespace(connection=SimpleNamespace(client=object()))
+    lent: Any = SimpleNamespace(publish=publish, channel=channel)
+    with pytest.raises(AttributeError, match="of the body"):
+        internals.LentProducer(lent).publish("body")
+
+
 def test_a_producer_that_asks_publishes_nothing_when_it_may_not() -> None:
     """Whatever Celery has read of it before."""
 
