@@ -47,15 +47,22 @@ class FakeClock:
 
 @cache
 def library() -> Path:
-    """Find a libfaketime that works: the package from PyPI, the system's, or Debian's package unpacked beside the servers."""
-    refused = []
-    for path in _found():
-        said = _sleeps_under(path)
-        if not said:
-            return path
-        refused.append(f"{path} ({said})")
-    message = f"expected libfaketime for processes with wrong clocks, found {', '.join(refused) or 'none'}; {_REMEDY}"
-    raise FileNotFoundError(message)
+    """Find libfaketime: the package from PyPI, the system's, or Debian's package unpacked beside the servers.
+
+    The first under which a process can sleep, else the first: what never sleeps in Python runs under that one, too.
+    """
+    found = [*_found()]
+    if not found:
+        message = f"expected libfaketime for processes with wrong clocks, found none; {_REMEDY}"
+        raise FileNotFoundError(message)
+    return next((path for path in found if not _sleeps_under(path)), found[0])
+
+
+def check() -> None:
+    """Raise FileNotFoundError unless processes with wrong clocks can sleep."""
+    if said := _sleeps_under(library()):
+        message = f"expected a libfaketime under which a process can sleep, found {library()} ({said}); {_REMEDY}"
+        raise FileNotFoundError(message)
 
 
 def _found() -> Iterator[Path]:

@@ -169,10 +169,11 @@ class Collector:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             began = time.monotonic()
-            self.look()
-            evidence = Evidence(self._rows, fates={**self._open, **self._ended}, bounds=bounds)
-            if not any(self.residue().values()) and not any(unaccounted(evidence)):
-                return
+            if not any(self.residue().values()):  # asked first: what there is to do needs the machine
+                self.look()
+                evidence = Evidence(self._rows, fates={**self._open, **self._ended}, bounds=bounds)
+                if not any(unaccounted(evidence)):
+                    return
             time.sleep(max(10 * POLL_INTERVAL, 2 * (time.monotonic() - began)))  # a look at a long ledger takes long
 
     def evidence(self, bounds: Bounds) -> Evidence:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.chaos import clocks
 from tests.chaos.app import CONF
 from tests.chaos.breaking import Breaker
-from tests.chaos.clocks import FakeClock
 from tests.chaos.collect import Collector
 from tests.chaos.evidence import Bounds, Evidence
 from tests.chaos.faults import Fault, Field, draw_faults
@@ -97,6 +97,8 @@ class Run:
 def perform(run: Run, directory: Path) -> Evidence:
     """Run a cell in a directory of its own and return the evidence."""
     field = run.field
+    if run.cell.clock:
+        clocks.check()
     with Network(run.cell.broker, field.parties, store=run.cell.store) as network:
         judge = _site(run, network, JUDGE, directory)
         judge.accounts.create()
@@ -121,7 +123,7 @@ def _fleet(run: Run, network: Network, judge: Site) -> Fleet:
 
 def _member(run: Run, network: Network, name: str, directory: Path) -> Member:
     site, field = _site(run, network, name, directory), run.field
-    clock = FakeClock(directory, name) if field.clock else None
+    clock = clocks.FakeClock(directory, name) if field.clock else None
     if name in field.producers:
         return producer(site, clock=clock)
     if name in field.beats:
