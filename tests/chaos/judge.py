@@ -17,6 +17,7 @@ from tests.chaos.evidence import ENDLESS, Evidence, Execution, Fate, Fault
 _NONE = Fate("none")
 _ASKED_FOR = frozenset({"transient", "snooze", "permanent"})
 _PEACE = 10  # leases
+_THAW = 1.0  # seconds until what was frozen goes on
 _GRACE = 12.0  # seconds; see `fleet`
 _SERVER_FAULTS = frozenset({"kill server", "freeze server", "memory", "disk", "fail over", "move slots"})
 _STOPS = frozenset({"restart", "roll"})
@@ -144,11 +145,21 @@ def _one_effect(evidence: Evidence, label: str, fence: int | None) -> Iterator[V
 
 
 def fences(evidence: Evidence) -> Iterator[Violation]:
-    """G2: the fence of each run is larger than that of every run before it."""
+    """G2: the fence of each run is larger than that of every run before it.
+
+    A holder that was frozen before it could write that it had begun writes it when it thaws, after the run that took over.
+    """
     for label, runs in evidence.executions.items():
         for first, second in pairwise(runs):
-            if second.fence <= first.fence:
+            if second.fence == first.fence or (second.fence < first.fence and not _has_just_thawed(second, evidence)):
                 yield Violation("G2 one outcome", f"fence {second.fence} after {first.fence}", label)
+
+
+def _has_just_thawed(run: Execution, evidence: Evidence) -> bool:
+    return any(
+        fault.kind == "freeze worker" and run.was_hit_by(fault) and fault.began < run.began < fault.healed + _THAW
+        for fault in evidence.faults
+    )
 
 
 # --- G3
@@ -217,8 +228,8 @@ def _cause(first: Execution, second: Execution, evidence: Evidence) -> str:
 def _explains(fault: Fault, first: Execution, *, lease: float) -> bool:
     if fault.kind in _SERVER_FAULTS:
         return first.how == "done"  # its outcome could not be stored; a body that never left died of something else
-    if fault.kind in _LINK_FAULTS:
-        return first.how == "done" and fault.target == first.worker
+    if fault.kind in _LINK_FAULTS:  # a body that asks the store for something raises
+        return first.how in ("done", "raised") and fault.target == first.worker
     if fault.kind == "freeze worker":
         return first.was_hit_by(fault) and fault.healed - fault.began >= lease / 2
     if fault.kind in _STOPS:

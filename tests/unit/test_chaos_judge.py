@@ -13,7 +13,7 @@ from tests.chaos import report
 from tests.chaos.accounts import Accounts, Write
 from tests.chaos.evidence import Bounds, Evidence, Fate
 from tests.chaos.faults import Field, draw_faults
-from tests.chaos.judge import duplicates, judge, recoveries, slots, unaccounted
+from tests.chaos.judge import duplicates, fences, judge, recoveries, slots, unaccounted
 from tests.chaos.ledger import Ledger, Row, What
 from tests.chaos.picture import picture
 from tests.chaos.plan import submission
@@ -187,6 +187,22 @@ def test_an_effect_after_the_committed_one_is_found() -> None:
 def test_two_different_outcomes_told_are_found() -> None:
     """Whoever is handed the outcome is handed the committed one."""
     assert promises(with_rows(start(1.0), end(2.0), row("told", "a", at=3.0, fence=9, by="b"))) == {"G2 one outcome"}
+
+
+def test_a_holder_that_was_frozen_before_it_wrote_that_it_began_may_seem_to_come_late() -> None:
+    """Its fence is the smaller one; without the freeze that is a fault."""
+    frozen = fault("freeze worker", at=0.5, seconds=6.0, victims=(CHILD,))
+    rows = (*AGAIN, start(6.5, fence=1), end(6.6, "raised", fence=1))
+    assert [*fences(with_rows(frozen, healed("freeze worker", of=0.5, at=6.5), *rows))] == []
+    assert len([*fences(with_rows(*rows))]) == 1
+
+
+def test_a_body_that_raised_while_it_was_cut_off_is_explained_by_that() -> None:
+    """It asked the store for something, when another had its job already."""
+    away = (fault("blackhole", at=1.5, seconds=6.0, target="w1", link="store"), healed("blackhole", of=1.5, at=7.5))
+    rows = (start(1.0), *AGAIN, end(5.0, "raised"))
+    assert [one.cause for one in duplicates(with_rows(*away, *rows))] == ["blackhole"]
+    assert [one.cause for one in duplicates(with_rows(*rows))] == [""]
 
 
 def test_a_fence_that_does_not_grow_is_found() -> None:
