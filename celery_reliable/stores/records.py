@@ -29,6 +29,8 @@ EVIDENCE_KEPT = 10  # newest texts: enough to see a pattern, bounded
 
 EndReason = Literal["revoked", "expired", "skipped", "withdrawn"]
 State = Literal["waiting", "running", "done", "dead", "over"]
+ENDED = frozenset({"done", "dead", "over"})
+"""The states of a life that has ended, well or not."""
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -75,7 +77,7 @@ class Record:
     @property
     def ended(self) -> bool:
         """Say whether this life has ended, well or not."""
-        return self.state in {"done", "dead", "over"}
+        return self.state in ENDED
 
     def contradicts(self, fingerprint: str) -> bool:
         """Say whether both fingerprints are given and different."""

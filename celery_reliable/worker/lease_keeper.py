@@ -12,6 +12,7 @@ from celery.worker import state
 from celery_reliable import internals
 from celery_reliable.errors import StoreError
 from celery_reliable.runtime import runtime_of
+from celery_reliable.stores.records import ENDED
 from celery_reliable.worker.background import Background
 from celery_reliable.worker.request import ReliableRequest
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from celery_reliable.stores.base import Job
 
 _RENEWALS = 3  # a lease survives two that fail
-_ENDED = ("done", "dead", "over")
 _AFTER_LIMIT = 30.0  # seconds that a hard time limit has to take effect
 
 
@@ -86,7 +86,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
     def _tell_if_it_runs(self, request: ReliableRequest) -> None:
         runtime = runtime_of(self._app)
         with suppress(StoreError):  # the next beat asks again
-            ended = runtime.store.inspect(request.job).get("state") in _ENDED
+            ended = runtime.store.inspect(request.job).get("state") in ENDED
             self._told_lost.add(request.token)
             if not ended:
                 runtime.events.emit("lease_lost", task=request.name, task_id=request.id, key=request.job.key)

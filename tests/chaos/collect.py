@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kombu import Connection
 
 from celery_reliable.dead_letters import DeadLetter
-from celery_reliable.errors import StoreError, StoreUnavailable
+from celery_reliable.errors import StoreError
 from celery_reliable.stores import open_store
 from celery_reliable.stores.base import Done, Job, Kind, Store
 from celery_reliable.stores.sql.store import SqlStore
@@ -49,8 +49,9 @@ class Collector:
         self._open: dict[str, Fate] = {}
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and let memory be looked through again (`watch`)."""
         self._store.close()
+        gc.unfreeze()
 
     # --- fates
 
@@ -113,24 +114,16 @@ class Collector:
 
     # --- on the way
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Read and ask on in a thread of its own: the marker of a finished job lives for an hour, a long run longer."""
-        stopped = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(stopped,), name="chaos-collector", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
+    def watch(self, stopped: threading.Event) -> None:
+        """Read and ask on until told to stop: the marker of a finished job lives for an hour, a long run longer.
 
-    def _watch(self, stopped: threading.Event) -> None:
-        """Ask for what was read the last time: most of it has ended since."""
+        Asked for is what was read the last time: most of it has ended since.
+        """
         while not stopped.wait(_PAUSE):
-            with contextlib.suppress(StoreUnavailable, StoreError):  # it is broken just now: the next time, then
+            with suppress(StoreError):  # it is broken just now: the next time, then
                 self._ask()
             self._read()
+            gc.freeze()  # millions of rows stay: looking through them would stop the proxies, which are threads here
 
     def _read(self) -> None:
         """Read on in the ledger."""
@@ -140,7 +133,6 @@ class Collector:
         for member in (one for row in new if row.what == "accepted" for one in row.facts["members"]):
             self._members[member["label"]] = member
         self._ids |= {row.label: row.facts["task_id"] for row in new if row.what == "start"}
-        gc.freeze()  # millions of rows stay: looking through them would stop the proxies, which are threads here
 
     def _ask(self) -> None:
         """Ask the store for all that had not ended before. Raises `StoreUnavailable` while it is broken."""

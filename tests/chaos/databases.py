@@ -28,6 +28,7 @@ from celery_reliable.runtime import forget_runtime
 from celery_reliable.stores.sql import open_sql_store
 from celery_reliable.testing import servers
 from celery_reliable.testing.processes import send
+from tests.chaos.beside import beside
 from tests.chaos.databases_app import CHARGES, Shop, make_app
 from tests.integration.workers import start_worker
 from tests.waiting import wait_until
@@ -149,7 +150,7 @@ def _app(shop: Shop) -> Iterator[Celery]:
 
 def _perform(run: Run, app: Celery, shop: Shop, *, database: servers.Server, broker: servers.RedisServer) -> Evidence:
     customers = Customers(app, run)
-    with customers.shopping():
+    with beside(customers.shop):
         faults = _break(run, database=database, broker=broker)
     rested = time.monotonic()
     with suppress(AssertionError):  # what is missing is the judge's to say
@@ -197,19 +198,8 @@ class Customers:
         self.asked_again = 0
         self._asked: dict[tuple[str, int], float] = {}
 
-    @contextmanager
-    def shopping(self) -> Iterator[None]:
-        """Order at a rate, and ask again, while the block runs."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._shop, args=(ended,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def _shop(self, ended: threading.Event) -> None:
+    def shop(self, ended: threading.Event) -> None:
+        """Order at a rate, and ask again, until it ends."""
         shop: Shop = self._app.shop
         while not ended.wait(1 / self._run.rate):
             for name in ("charge", "charge_bare"):

@@ -229,7 +229,8 @@ def _explains(fault: Fault, first: Execution, *, lease: float) -> bool:
     if fault.kind in _SERVER_FAULTS:
         return first.how == "done"  # its outcome could not be stored; a body that never left died of something else
     if fault.kind in _LINK_FAULTS:  # a body that asks the store for something raises
-        return first.how in ("done", "raised") and fault.target == first.worker
+        hindered = first.how == "done" or (first.how == "raised" and fault.link == "store")
+        return hindered and fault.target == first.worker
     if fault.kind == "freeze worker":
         return first.was_hit_by(fault) and fault.healed - fault.began >= lease / 2
     if fault.kind in _STOPS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from tests.chaos import clocks
 from tests.chaos.app import CONF
+from tests.chaos.beside import beside
 from tests.chaos.breaking import Breaker
 from tests.chaos.collect import Collector
 from tests.chaos.evidence import Bounds, Evidence
@@ -136,8 +136,8 @@ def _work(run: Run, fleet: Fleet, network: Network, judge: Site, collector: Coll
     fleet.start()
     wait_until(lambda: any(row.what == "end" for row in judge.ledger.rows()), _START, "the first task done")
     faults = _enough(draw_faults(run.field, seed=run.seed, every=run.every), run=run, collector=collector)
-    with collector.watching():
-        Breaker(fleet, network, judge).perform(faults, began=time.monotonic(), stopped=threading.Event())
+    with beside(collector.watch) as stopped:
+        Breaker(fleet, network, judge).perform(faults, began=time.monotonic(), stopped=stopped)
     network.heal()
     for name in (*run.field.producers, *run.field.beats):
         fleet.retire(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from itertools import islice, product
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.chaos import report
 from tests.chaos.accounts import Accounts, Write
+from tests.chaos.beside import beside
 from tests.chaos.evidence import Bounds, Evidence, Fate
 from tests.chaos.faults import Field, draw_faults
 from tests.chaos.judge import duplicates, fences, judge, recoveries, slots, unaccounted
@@ -199,10 +201,10 @@ def test_a_holder_that_was_frozen_before_it_wrote_that_it_began_may_seem_to_come
 
 def test_a_body_that_raised_while_it_was_cut_off_is_explained_by_that() -> None:
     """It asked the store for something, when another had its job already."""
-    away = (fault("blackhole", at=1.5, seconds=6.0, target="w1", link="store"), healed("blackhole", of=1.5, at=7.5))
-    rows = (start(1.0), *AGAIN, end(5.0, "raised"))
-    assert [one.cause for one in duplicates(with_rows(*away, *rows))] == ["blackhole"]
-    assert [one.cause for one in duplicates(with_rows(*rows))] == [""]
+    rows = (start(1.0), *AGAIN, end(5.0, "raised"), healed("blackhole", of=1.5, at=7.5))
+    for link, cause in (("store", "blackhole"), ("broker", "")):
+        away = fault("blackhole", at=1.5, seconds=6.0, target="w1", link=link)
+        assert [one.cause for one in duplicates(with_rows(away, *rows))] == [cause]
 
 
 def test_a_fence_that_does_not_grow_is_found() -> None:
@@ -480,3 +482,23 @@ def test_the_picture_shows_every_fault() -> None:
     """As a rectangle in the lane of its kind."""
     assert "latency" in picture(CLEAN)
     assert picture(CLEAN).count("<title>") == 1 + len(CLEAN.faults)
+
+
+# --- what is done beside a run
+
+
+def test_work_beside_a_block_that_fails_ends_the_block_and_is_told() -> None:
+    """A collector that has died would let a run go on for ever."""
+
+    def work(_: threading.Event) -> None:
+        raise LookupError("in the thread")
+
+    ended = []
+
+    def watched() -> None:
+        with beside(work) as stopped:
+            ended.append(stopped.wait(10.0))
+
+    with pytest.raises(LookupError, match="in the thread"):
+        watched()
+    assert ended == [True]

@@ -62,5 +62,5 @@ def _settled(tables: Tables, job: Job, record: Record, *, task_id: str, quiet: f
         end_record(tables, job, ended, task_id=task_id)
         return "ended"
     changed = max(record.due_at, record.lease_until, record.fence / 1e6)
-    quiet_yet = record.state in {"done", "dead", "over"} or now - changed >= quiet
+    quiet_yet = record.ended or now - changed >= quiet
     return None if quiet_yet else "no"
