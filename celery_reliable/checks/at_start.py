@@ -16,6 +16,7 @@ from celery_reliable.checks.static import static_findings
 from celery_reliable.errors import StoreError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.background import Background
+from celery_reliable.worker.forks import AFTER_FORKS
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -34,7 +35,7 @@ class Findings(bootsteps.StartStopStep):
     Broker and fleet are for ``celery reliable check --live``: while workers start, what is found there is no danger.
     """
 
-    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the worker's app."""

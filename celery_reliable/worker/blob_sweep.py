@@ -10,6 +10,7 @@ from celery_reliable import keys
 from celery_reliable.errors import ReliableError
 from celery_reliable.runtime import Runtime, runtime_of
 from celery_reliable.worker.background import Background
+from celery_reliable.worker.forks import AFTER_FORKS
 
 EACH = 3600.0
 _ROLE = "blobs"
@@ -18,7 +19,7 @@ _ROLE = "blobs"
 class BlobSweep(bootsteps.StartStopStep):
     """A thread that exists only where ``reliable_blob_url`` is set."""
 
-    requires = ("celery_reliable.worker.preflight:Preflight",)
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the worker's app."""

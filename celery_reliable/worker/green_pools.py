@@ -7,6 +7,7 @@ from typing import Any
 from celery import bootsteps
 
 from celery_reliable import internals
+from celery_reliable.worker.forks import AFTER_FORKS
 
 
 class GreenPools(bootsteps.StartStopStep):
@@ -17,7 +18,7 @@ class GreenPools(bootsteps.StartStopStep):
     (`internals.sleep_cooperatively`).
     """
 
-    requires = ("celery_reliable.worker.preflight:Preflight", "celery.worker.components:Pool")
+    requires = AFTER_FORKS
 
     def include_if(self, parent: Any) -> bool:
         """Take part on gevent and eventlet."""

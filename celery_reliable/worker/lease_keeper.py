@@ -14,6 +14,7 @@ from celery_reliable.errors import StoreError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.stores.records import ENDED
 from celery_reliable.worker.background import Background
+from celery_reliable.worker.forks import AFTER_FORKS
 from celery_reliable.worker.request import ReliableRequest
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
     for its hard time limit and 30 s, or for ``reliable_max_runtime`` without one.
     """
 
-    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the worker's app; the thread starts with the worker."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from celery_reliable.runtime import runtime_of
+from celery_reliable.worker.forks import AFTER_FORKS
 
 if TYPE_CHECKING:
     from celery_reliable.runtime import Runtime
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class MetricsServer(bootsteps.StartStopStep):
     """Share the counting with pool children before they are forked, answer once the worker starts."""
 
-    requires = ("celery_reliable.worker.preflight:Preflight",)
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Share; every ``__init__`` of a step comes before the pool is made."""

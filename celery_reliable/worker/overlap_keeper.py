@@ -12,6 +12,7 @@ from celery_reliable.errors import StoreError
 from celery_reliable.overlap import POLL, Claimant, Right, job_name
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.background import Background
+from celery_reliable.worker.forks import AFTER_FORKS
 from celery_reliable.worker.request import ReliableRequest
 from celery_reliable.worker.stops import LOST, REPLACED, Stops
 
@@ -27,7 +28,7 @@ class OverlapKeeper(bootsteps.StartStopStep):
     stood still, sees it as ``self.draining``.
     """
 
-    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Make the file of stops before the pool makes its children."""

@@ -10,6 +10,7 @@ from celery_reliable.errors import StoreError
 from celery_reliable.relay import Relay
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.background import Background
+from celery_reliable.worker.forks import AFTER_FORKS
 
 EACH = 1.0  # seconds between two looks
 
@@ -17,7 +18,7 @@ EACH = 1.0  # seconds between two looks
 class Relaying(bootsteps.StartStopStep):
     """A thread of the worker's parent, there only if the store has an outbox and ``reliable_relay_rate`` is not 0."""
 
-    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Take the worker; nothing connects yet."""

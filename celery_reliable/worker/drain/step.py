@@ -19,6 +19,7 @@ from celery_reliable.worker.drain.gate import Gate
 from celery_reliable.worker.drain.interrupts import Interrupts, take_interrupts
 from celery_reliable.worker.drain.watchdog import Watchdog, arm
 from celery_reliable.worker.flags import Flags
+from celery_reliable.worker.forks import AFTER_FORKS
 from celery_reliable.worker.request import ReliableRequest
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Drain(bootsteps.StartStopStep):
     ``control.shutdown()`` only, and nothing here ends the process. There a body that swallows `Draining` holds the exit.
     """
 
-    requires = ("celery.worker.components:Pool", "celery_reliable.worker.preflight:Preflight")
+    requires = AFTER_FORKS
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         """Make the flags, and choose the pool's class, before the pool makes its children."""
