@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from celery_reliable.testing import servers
+from tests.forking import spare_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ SHARED = ("CR_TEST_REDIS_URL", "CR_TEST_RABBITMQ_URL", "CR_TEST_POSTGRES_URL", "
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a shared server for parallel tests: each process empties the database it uses."""
+    spare_connections()
     named = [name for name in SHARED if os.environ.get(name)]
     if named and config.getoption("numprocesses", default=None):
         message = f"{' and '.join(named)} would be shared by all xdist processes; unset that or run with -n 0"

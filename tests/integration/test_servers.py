@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -168,6 +169,20 @@ def test_a_killed_rabbitmq_starts_again_with_its_durable_messages(rabbitmq_serve
         message = connection.SimpleQueue("survivors").get(timeout=10)
         message.ack()
     assert message.payload == "message"
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_leaves_pooled_connections_alone(rabbitmq_server: servers.Server) -> None:
+    """So that a test that forks cuts off none that comes after it: see `tests.forking`."""
+    pool = pools.connections[Connection(rabbitmq_server.url)]
+    with pool.acquire(block=True) as connection:
+        channel = connection.default_channel
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join()
+    with pool.acquire(block=True) as connection:
+        assert connection.default_channel is channel
+        assert channel.queue_declare("after-a-fork", auto_delete=True).queue == "after-a-fork"
 
 
 def test_a_frozen_rabbitmq_answers_nothing_until_it_is_thawed(rabbitmq_server: servers.Server) -> None:
