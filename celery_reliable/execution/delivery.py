@@ -191,7 +191,7 @@ class Delivery:
         self.emit("publish_failed", what=what, wait=wait)
         raise Reject(Hold(wait, f"{what} not published: {exc}"), requeue=True) from exc
 
-    def wait_to_tell(self, what: str, exc: Exception) -> NoReturn:
+    def wait_to_tell(self, what: str, exc: BaseException | None) -> NoReturn:
         """Let the message wait: the result backend could not be told, its next delivery tries again."""
         wait = self.runtime.random.uniform(SHORTEST_WAIT, _LONGEST_WAIT)
         self.emit("backend_unavailable", what=what, wait=wait)

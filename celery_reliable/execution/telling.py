@@ -37,11 +37,12 @@ def success(delivery: Delivery, result: Any) -> None:
     """
     task, request = delivery.task, delivery.request
     stored = result if delivery.kept is None else outcomes.told(delivery, result)
-    if request.chord:
-        internals.keep_chord(task, cured_by_time)
+    chord = internals.keep_chord(task, cured_by_time) if request.chord else None
     try:
         with carried() if request.chord else nullcontext():
-            _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored))
+            _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored, chord=chord))
+    except internals.ChordNotRead as exc:
+        delivery.wait_to_tell("chord", exc.__cause__)
     except internals.ChordNotSent as exc:
         delivery.wait_to_publish("chord", exc.__cause__)
     if request.chord:
@@ -75,8 +76,8 @@ def retry(delivery: Delivery, exc: Exception | None) -> None:
 
 
 def _see_chord_sent(delivery: Delivery) -> None:
-    """Let the message wait while another worker sends the chord's body: it may be dead."""
-    if _tell(delivery, "chord", lambda: internals.is_chord_claimed(delivery.task)):
+    """Let the message wait while another worker sends the chord's body: it may be dead, or has died just now."""
+    if _tell(delivery, "chord", lambda: internals.is_chord_open(delivery.task)):
         delivery.hold("busy", SHORTEST_WAIT)
 
 

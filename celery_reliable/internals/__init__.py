@@ -13,6 +13,14 @@ from celery_reliable.internals.apps import (
     loaded_app,
     register_alias,
 )
+from celery_reliable.internals.chords import (
+    ChordNotRead,
+    ChordNotSent,
+    is_chord_open,
+    joins_under_claim,
+    keep_chord,
+    keep_unlocked_chord,
+)
 from celery_reliable.internals.consuming import (
     cancel_without_answer,
     forget_waiting,
@@ -45,15 +53,10 @@ from celery_reliable.internals.messages import (
 )
 from celery_reliable.internals.outages import away
 from celery_reliable.internals.outcomes import (
-    ChordNotSent,
     change_results,
     fail,
     fail_what_follows,
     is_called_in_place,
-    is_chord_claimed,
-    joins_under_claim,
-    keep_chord,
-    keep_unlocked_chord,
     keeps_result,
     mark_skipped,
     prepared_retry,
@@ -86,6 +89,7 @@ from celery_reliable.internals.running import active_requests, current, is_taken
 from celery_reliable.internals.signing import Sign, sign_messages
 
 __all__ = [
+    "ChordNotRead",
     "ChordNotSent",
     "LentProducer",
     "Sign",
@@ -113,7 +117,7 @@ __all__ = [
     "hide_settings",
     "hold_sweep",
     "is_called_in_place",
-    "is_chord_claimed",
+    "is_chord_open",
     "is_connected",
     "is_moment",
     "is_redelivered",

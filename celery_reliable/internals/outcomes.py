@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task, states
 from celery.app.task import Context, get_actual_ignore_result
 from celery.backends.base import DisabledBackend
-from celery.canvas import maybe_signature
 from celery.exceptions import NotRegistered, TaskRevokedError
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
     from celery_reliable.task import ReliableTask
 
-Cured = Callable[[], tuple[type[Exception], ...]]
-"""Says what is raised by things that time cures."""
 _WATCHED = "celery_reliable_watches"
 
 
@@ -31,16 +28,16 @@ def keeps_result(task: Task) -> bool:
     return not get_actual_ignore_result(task, task.request) and not isinstance(task.backend, DisabledBackend)
 
 
-def store_success(task: Task, result: Any, *, stored: Any) -> None:
+def store_success(task: Task, result: Any, *, stored: Any, chord: Any) -> None:
     """Store the success of the present request and count it in its chord, as the tracer does after a body (5.7).
 
-    ``stored`` stands for the result where it is asked for; the chord of the Redis backend is given the result.
+    ``stored`` stands for the result where it is asked for; the chord of the Redis backend is given the result. ``chord``: the
+    backend that tells the chord.
     """
-    backend, request, keeps = task.backend, task.request, keeps_result(task)
-    if stored is not result and keeps:
-        backend.store_result(request.id, stored, states.SUCCESS, request=request)
-        keeps = False
-    backend.mark_as_done(request.id, result, request, keeps)
+    if keeps_result(task):
+        task.backend.store_result(task.request.id, stored, states.SUCCESS, request=task.request)
+    if task.request.chord:
+        chord.on_chord_part_return(task.request, states.SUCCESS, result)
 
 
 def store_failure(task: Task, exc: Exception) -> None:
@@ -88,78 +85,6 @@ def fail_what_follows(task: Task, exc: Exception) -> None:
     if request.chord:
         backend.on_chord_part_return(request, states.FAILURE, exc)
     backend._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
-
-
-class ChordNotSent(BaseException):
-    """The body of a chord could not be published just now; ``__cause__`` says why. A later delivery of a member sends it.
-
-    A ``BaseException`` on purpose: Celery takes every ``Exception`` there for the end of the chord.
-    """
-
-
-def keep_chord(task: Task, cured: Cured) -> None:
-    """Have the chord of the present request raise `ChordNotSent` where its body is refused with what is ``cured`` by time.
-
-    ``on_chord_part_return`` of the Redis backend (5.7) fails the chord for good when its five tries to publish were refused, and
-    marks its claim to send the body as done unless that is gone: so it is given back first. Nothing that other backends do
-    then can be taken back.
-    """
-    backend, request = task.backend, task.request
-    if not request.group or not hasattr(backend, "_chord_part_return_script"):
-        return
-    body = maybe_signature(request.chord, app=task.app, clone=True)
-    claim = backend.get_key_for_group(request.group, ".c")
-    request.chord = _kept(body, cured, before=lambda: backend.client.delete(claim))
-
-
-def keep_unlocked_chord(unlock: type[Task], cured: Cured) -> None:
-    """Have Celery's task that sends the body of a chord raise `ChordNotSent`, too: ``unlock_chord`` (5.7) fails it for good."""
-    run = unlock.run
-
-    @wraps(run)
-    def kept(self: Task, group_id: str, callback: Any, *args: Any, **kwargs: Any) -> Any:
-        body = maybe_signature(callback, app=self.app, clone=True)
-        return run(self, group_id, _kept(body, cured, before=lambda: None), *args, **kwargs)
-
-    unlock.run = kept
-
-
-def _kept(body: Any, cured: Cured, *, before: Callable[[], object]) -> Any:
-    send = body.delay
-
-    def delay(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return send(*args, **kwargs)
-        except cured() as exc:
-            before()
-            raise ChordNotSent from exc
-
-    body.delay = delay
-    return body
-
-
-def is_chord_claimed(task: Task) -> bool:
-    """Tell whether a worker says that it is sending the body of the present request's chord just now.
-
-    ``on_chord_part_return`` of the Redis backend (5.7) lets one worker claim that, and all others go on as if it were
-    done. If that worker dies, only a member that comes again when the claim is over sends the body.
-    """
-    backend, group = task.backend, task.request.group
-    if not group or not hasattr(backend, "_chord_part_return_script"):
-        return False
-    return backend.client.get(backend.get_key_for_group(group, ".c")) not in (None, b"done")
-
-
-def joins_under_claim(task: Task) -> bool:
-    """Tell whether the present request's result is read while its chord's body is waited for by a claim of some seconds.
-
-    ``on_chord_part_return`` of the Redis backend (5.7) sends no body when its claim has run out, and nobody sends it then. It has
-    the results of members in a list of the chord; those of a header with groups in it, which it has saved before, it joins.
-    """
-    backend = task.backend
-    if not hasattr(backend, "_chord_part_return_script"):
-        return False
-    return bool(backend.client.exists(backend.get_key_for_group(task.request.group)))
 
 
 def watch_backends(prepare: Callable[[Celery, Any], None]) -> None:
