@@ -13,7 +13,7 @@ _of_the_parent: list[Any] = []
 def spare_connections() -> None:
     """Have the children that this process forks leave its pooled connections alone.
 
-    A child of multiprocessing or billiard closes what kombu's pools hold (5.6, ``resource.py``), and py-amqp (5.3) begins with
+    A child of multiprocessing or billiard closes what kombu's pools hold (5.7, ``resource.py``), and py-amqp (5.4) begins with
     ``socket.shutdown``, which cuts off the parent too: RabbitMQ resets the connection, and whoever takes it next has that error.
     """
     os.register_at_fork(after_in_child=_take_from_the_pools)

@@ -36,7 +36,7 @@ def keep_chord(task: Task, cured: Cured) -> Any:
     can be taken back.
     """
     backend, request = task.backend, task.request
-    if not request.group or not hasattr(backend, "_chord_part_return_script"):
+    if not _is_counted_by_redis(task):
         return backend
     patient = _PatientClient(backend.client)
     claim = backend.get_key_for_group(request.group, ".c")
@@ -126,7 +126,7 @@ def is_chord_open(task: Task) -> bool:
     before that, and asks here just after.
     """
     backend, group = task.backend, task.request.group
-    if not group or not hasattr(backend, "_chord_part_return_script"):
+    if not _is_counted_by_redis(task):
         return False
     claim, size, more, members = (backend.get_key_for_group(group, end) for end in (".c", ".s", ".t", ".j"))
     with backend.client.pipeline() as pipe:
@@ -145,6 +145,9 @@ def joins_under_claim(task: Task) -> bool:
     the results of members in a list of the chord; those of a header with groups in it, which it has saved before, it joins.
     """
     backend = task.backend
-    if not hasattr(backend, "_chord_part_return_script"):
-        return False
-    return bool(backend.client.exists(backend.get_key_for_group(task.request.group)))
+    return _is_counted_by_redis(task) and bool(backend.client.exists(backend.get_key_for_group(task.request.group)))
+
+
+def _is_counted_by_redis(task: Task) -> bool:
+    """Tell whether the present request is of a chord whose members the Redis backend (5.7) counts by a script of its own."""
+    return bool(task.request.group) and hasattr(task.backend, "_chord_part_return_script")

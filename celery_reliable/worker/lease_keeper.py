@@ -48,7 +48,7 @@ class LeaseKeeper(bootsteps.StartStopStep):
         self._background.begin()
 
     def stop(self, parent: Any) -> None:
-        """Let the last beat end. Called after the pool has stopped, so nothing runs unrenewed."""
+        """Let the last beat end. Called at the end of a drain, when nothing runs that would need another."""
         self._background.end(patience=1.0)
 
     terminate = stop

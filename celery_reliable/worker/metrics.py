@@ -34,7 +34,7 @@ class MetricsServer(bootsteps.StartStopStep):
         serve(self._runtime)
 
     def stop(self, parent: Any) -> None:
-        """Stop to answer. Called after the pool has stopped."""
+        """Stop to answer. Called at the end of a drain, when nothing runs any more."""
         self._runtime.metrics.close()
 
     terminate = stop

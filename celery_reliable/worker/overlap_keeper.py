@@ -44,7 +44,7 @@ class OverlapKeeper(bootsteps.StartStopStep):
         runtime_of(self._app).keep_rights = self._background.begin
 
     def stop(self, parent: Any) -> None:
-        """End the thread. Called after the pool has stopped, so nothing runs unrenewed."""
+        """End the thread. Called at the end of a drain, when nothing runs that has rights."""
         runtime_of(self._app).keep_rights = None
         self._background.end(patience=1.0)
         self._stops.close()
