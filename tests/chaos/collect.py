@@ -19,13 +19,14 @@ from celery_reliable.stores import open_store
 from celery_reliable.stores.base import Done, Job, Kind, Store
 from celery_reliable.stores.sql.store import SqlStore
 from tests.chaos.evidence import Bounds, Evidence, Fate
-from tests.chaos.judge import unaccounted
+from tests.chaos.judge import Violation, unaccounted
 from tests.chaos.ledger import Row
 from tests.chaos.site import Site
 from tests.waiting import POLL_INTERVAL
 
 _HOUR = 3_600_000_000  # microseconds
 _PAUSE = 5.0  # seconds
+_QUIET = 180.0  # seconds: longer than RabbitMQ holds a message here that no ledger knows of
 _ENDED = ("done", "dead", "revoked", "expired", "skipped")
 QUEUE = "celery"
 
@@ -157,16 +158,23 @@ class Collector:
         self._ask()
 
     def wait_ended(self, timeout: float, *, bounds: Bounds) -> None:
-        """Return when every accepted job has ended and nothing is left, or when the time is over: the judge will see."""
+        """Return when every accepted job has ended and nothing is left, or nothing that could end the others: the judge will see."""
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            began = time.monotonic()
-            if not any(self.residue().values()):  # asked first: what there is to do needs the machine
-                self.look()
-                evidence = Evidence(self._rows, fates={**self._open, **self._ended}, bounds=bounds)
-                if not any(unaccounted(evidence)):
-                    return
+        lost, since = None, 0.0
+        while (began := time.monotonic()) < deadline:
+            found = self._lost(bounds)
+            if found == [] or (found and found == lost and began - since > _QUIET):
+                return
+            if found != lost:
+                lost, since = found, began
             time.sleep(max(10 * POLL_INTERVAL, 2 * (time.monotonic() - began)))  # a look at a long ledger takes long
+
+    def _lost(self, bounds: Bounds) -> list[Violation] | None:
+        """Return the jobs that have not ended though nothing is left that could end them, or None while something is."""
+        if any(self.residue().values()):  # asked first: what there is to do needs the machine
+            return None
+        self.look()
+        return list(unaccounted(Evidence(self._rows, fates={**self._open, **self._ended}, bounds=bounds)))
 
     def evidence(self, bounds: Bounds) -> Evidence:
         """Return everything, for the judge: what every job became now, or had become when its marker was still there."""
