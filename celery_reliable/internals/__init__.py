@@ -28,6 +28,7 @@ from celery_reliable.internals.consuming import (
     raised_prefetch,
     set_prefetch_by_the_loop,
 )
+from celery_reliable.internals.forking import free_locks_in_children
 from celery_reliable.internals.giving_back import (
     give_back,
     give_back_all,
@@ -109,6 +110,7 @@ __all__ = [
     "fail",
     "fail_what_follows",
     "forget_waiting",
+    "free_locks_in_children",
     "give_back",
     "give_back_all",
     "give_back_left_over",

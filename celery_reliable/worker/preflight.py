@@ -11,6 +11,7 @@ from click import get_current_context
 from click.core import ParameterSource
 from kombu import Connection
 
+from celery_reliable import internals
 from celery_reliable.errors import ConfigurationError, StoreError
 from celery_reliable.runtime import runtime_of
 from celery_reliable.worker.waiting import quiet_waits
@@ -52,6 +53,7 @@ class Preflight(bootsteps.Step):
         complete_transport_options(parent.app)
         correct_prefetch(parent)
         quiet_waits()
+        internals.free_locks_in_children()
 
 
 def check_settings(app: Celery) -> None:
