@@ -42,7 +42,7 @@ def told(delivery: Delivery, result: Any) -> Any:
     """Return what the result backend is given of a result that is kept aside: a reference, or the result itself."""
     task = delivery.task
     found = large_results.reference(task.backend, delivery.kept, blobs=delivery.runtime.blobs)
-    if found is None or (delivery.request.chord and internals.joins_under_claim(task)):
+    if found is None or (delivery.request.chord and internals.joins_under_claim(task.backend, delivery.request)):
         return result
     return found
 

@@ -9,6 +9,7 @@ from celery.exceptions import Ignore
 
 from celery_reliable import internals
 from celery_reliable.errors import StoreError
+from celery_reliable.execution import telling
 from celery_reliable.lifetimes import marker_ttl
 from celery_reliable.overlap import KEY_HEADER, POLL, Claimant, Policy, Skip, Wait
 from celery_reliable.slots import skips
@@ -109,10 +110,11 @@ def _tell_beat(delivery: Delivery, reason: str) -> None:
 
 def report(delivery: Delivery, reason: str) -> NoReturn:
     """Tell the caller and whatever waits for this job that it was skipped: as revoked, with the reason."""
-    try:
-        internals.mark_skipped(delivery.task, f"skipped: {reason}")
-    except Exception as exc:  # noqa: BLE001  # whatever stops it, the message comes back and tells it again
-        delivery.wait_to_publish("skip", exc)
+    with telling.chord_told(delivery) as chord:
+        try:
+            internals.mark_skipped(delivery.task, f"skipped: {reason}", chord=chord)
+        except Exception as exc:  # noqa: BLE001  # whatever stops it, the message comes back and tells it again
+            delivery.wait_to_publish("skip", exc)
     raise Ignore
 
 

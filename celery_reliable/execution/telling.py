@@ -8,8 +8,8 @@ here, where a message can still be made to wait, and the tracer is left nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from kombu.exceptions import EncodeError
@@ -36,17 +36,11 @@ def success(delivery: Delivery, result: Any) -> None:
     The next delivery finds the job done and comes here again.
     """
     task, request = delivery.task, delivery.request
-    stored = result if delivery.kept is None else outcomes.told(delivery, result)
-    chord = internals.keep_chord(task, cured_by_time) if request.chord else None
-    try:
-        with carried() if request.chord else nullcontext():
-            _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored, chord=chord))
-    except internals.ChordNotRead as exc:
-        delivery.wait_to_tell("chord", exc.__cause__)
-    except internals.ChordNotSent as exc:
-        delivery.wait_to_publish("chord", exc.__cause__)
+    kept = delivery.kept is not None
+    stored = _tell(delivery, "success", lambda: outcomes.told(delivery, result)) if kept else result
+    with carried() if request.chord else nullcontext(), chord_told(delivery) as chord:
+        _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored, chord=chord))
     if request.chord:
-        _see_chord_sent(delivery)
         delivery.end_entry()
     _leave_nothing(request)
 
@@ -60,10 +54,32 @@ def failed_part(delivery: Delivery, exc: Exception) -> None:
     """Fail the chord and the rest of the chain, once the failure is stored and the errbacks are sent."""
     request = delivery.request
     if request.chord or request.chain:
-        _tell(delivery, "failure", lambda: internals.fail_what_follows(delivery.task, exc))
+        with chord_told(delivery) as chord:
+            _tell(delivery, "failure", lambda: internals.fail_what_follows(delivery.task, exc, chord=chord))
     if request.chord:
         delivery.end_entry()
     _leave_nothing(request)
+
+
+@contextmanager
+def chord_told(delivery: Delivery) -> Iterator[Any]:
+    """Lend the backend that tells the chord of the present request, and see that it is over for the chord.
+
+    The message waits while backend or broker are away, and while another worker sends the chord's body or fails it: that one may
+    be dead, or has died just now.
+    """
+    backend, request = delivery.task.backend, delivery.request
+    if not request.chord:
+        yield backend
+        return
+    try:
+        yield internals.keep_chord(backend, request, cured_by_time)
+    except internals.ChordNotRead as exc:
+        delivery.wait_to_tell("chord", exc.__cause__)
+    except internals.ChordNotSent as exc:
+        delivery.wait_to_publish("chord", exc.__cause__)
+    if _tell(delivery, "chord", lambda: internals.is_chord_open(backend, request)):
+        delivery.hold("busy", SHORTEST_WAIT)
 
 
 def retry(delivery: Delivery, exc: Exception | None) -> None:
@@ -73,12 +89,6 @@ def retry(delivery: Delivery, exc: Exception | None) -> None:
     except Exception:  # noqa: BLE001  # whatever a backend raises; the retry is published already
         delivery.emit("backend_unavailable", what="retry", wait=0.0)
     delivery.request.ignore_result = True
-
-
-def _see_chord_sent(delivery: Delivery) -> None:
-    """Let the message wait while another worker sends the chord's body: it may be dead, or has died just now."""
-    if _tell(delivery, "chord", lambda: internals.is_chord_open(delivery.task)):
-        delivery.hold("busy", SHORTEST_WAIT)
 
 
 def _tell(delivery: Delivery, what: str, call: Callable[[], _T]) -> _T:

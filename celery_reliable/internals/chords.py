@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -17,34 +18,72 @@ Cured = Callable[[], tuple[type[Exception], ...]]
 
 
 class ChordNotSent(BaseException):
-    """The body of a chord could not be published just now; ``__cause__`` says why. A later delivery of a member sends it.
+    """The body of a chord, or its errbacks, could not be published just now; ``__cause__`` says why. A later delivery sends it.
 
     A ``BaseException`` on purpose: Celery takes every ``Exception`` there for the end of the chord.
     """
 
 
 class ChordNotRead(ChordNotSent):
-    """The result backend was away while a chord was told, which its member had counted in."""
+    """The result backend was away while a chord was told."""
 
 
-def keep_chord(task: Task, cured: Cured) -> Any:
-    """Return a backend that tells the chord of the present request, or raises `ChordNotSent` where it cannot do so just now.
+def keep_chord(backend: Any, request: Any, cured: Cured) -> Any:
+    """Return a backend that tells the chord of a request, or raises `ChordNotSent` where it cannot do so just now.
 
     ``on_chord_part_return`` of the Redis backend (5.7) fails a chord for good when its five tries to publish the body were
-    refused, with what is ``cured`` by time, and when Redis refuses anything after the member was counted. So it is called on
-    a copy of the backend, with a client of its own: the backend may be all threads'. Nothing that other backends do then
-    can be taken back.
+    refused, with what is ``cured`` by time, and when Redis refuses anything after the member was counted; of a chord that has
+    failed it tells the errbacks once. So it is called on a copy of the backend, with a client of its own: the backend may be
+    all threads'. Nothing that other backends do then can be taken back.
     """
-    backend, request = task.backend, task.request
-    if not _is_counted_by_redis(task):
+    if not _is_counted_by_redis(backend, request):
         return backend
-    patient = _PatientClient(backend.client)
-    claim = backend.get_key_for_group(request.group, ".c")
-    body = maybe_signature(request.chord, app=task.app, clone=True)
-    request.chord = _kept(body, cured, before=lambda exc: patient.give_up(exc, claim))
-    copied = object.__new__(type(backend))  # not by copy: a backend is pickled as what makes a new one
-    copied.__dict__.update(backend.__dict__, client=patient)
+    patient = _PatientClient(backend.client, claim=backend.get_key_for_group(request.group, ".c"))
+    body = maybe_signature(request.chord, app=backend.app, clone=True)
+    body.delay = _put_off(body.delay, cured, ChordNotSent, patient.give_up)
+    request.chord = body
+    fail = _put_off(_failing(backend, request, cured, patient.give_up), cured, ChordNotRead, patient.give_up)
+    return _copied(backend, client=patient, chord_error_from_stack=fail)
+
+
+def _failing(backend: Any, request: Any, cured: Cured, before: Callable[[ChordNotSent], None]) -> Callable[..., Any]:
+    """Return what fails a chord, unless none of its members has failed: what was raised is Redis's, and cured by time.
+
+    A header with groups in it is joined (``on_chord_part_return``, 5.7), and what is raised then may be a member's.
+    """
+    errbacks = _put_off(backend._call_task_errbacks, cured, ChordNotSent, before)  # noqa: SLF001
+    failing = _copied(backend, _call_task_errbacks=errbacks)
+
+    def fail(body: Any, exc: BaseException | None = None) -> Any:
+        found = sys.exc_info()[1]
+        if isinstance(found, cured()) and not joins_under_claim(backend, request):
+            raise found
+        return failing.chord_error_from_stack(body, exc)
+
+    return fail
+
+
+def _copied(backend: Any, **changes: Any) -> Any:
+    """Not by copy: a backend is pickled as what makes a new one."""
+    copied = object.__new__(type(backend))
+    copied.__dict__.update(backend.__dict__, **changes)
     return copied
+
+
+def _put_off(
+    call: Callable[..., Any], cured: Cured, end: type[ChordNotSent], before: Callable[[ChordNotSent], None]
+) -> Callable[..., Any]:
+    """Return a call that raises ``end`` for what is cured by time, after ``before``."""
+
+    def put_off(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except cured() as exc:
+            raised = end()
+            before(raised)
+            raise raised from exc
+
+    return put_off
 
 
 class _PatientClient:
@@ -53,11 +92,10 @@ class _PatientClient:
     What Celery would do then, it does to end the chord: it fails the body, and removes the chord's size or marks it as done.
     """
 
-    def __init__(self, client: Any) -> None:
-        """Take the client itself."""
-        self._client = client
-        self._cause: BaseException | None = None
-        self._end: type[ChordNotSent] = ChordNotRead
+    def __init__(self, client: Any, *, claim: str) -> None:
+        """Take the client itself, and where it lies who may send the body."""
+        self._client, self._claim = client, claim
+        self._end: ChordNotSent | None = None
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._client, name)
@@ -69,25 +107,25 @@ class _PatientClient:
         pipe.execute = self._patiently(pipe.execute)
         return pipe
 
-    def give_up(self, cause: BaseException, claim: str) -> None:
-        """Do nothing more, as the body was refused, but give the claim to send it back: else the next waits until it is over."""
-        self._cause, self._end = cause, ChordNotSent
+    def give_up(self, end: ChordNotSent) -> None:
+        """Do nothing more, but give the claim to send the body back: else the next waits until it is over."""
+        self._end = end
         with suppress(Exception):
-            self._client.delete(claim)
+            self._client.delete(self._claim)
 
     def _patiently(self, call: Callable[..., Any]) -> Callable[..., Any]:
         from redis.exceptions import NoScriptError, RedisError  # noqa: PLC0415  # the driver is imported where it is used
 
         def patiently(*args: Any, **kwargs: Any) -> Any:
-            if self._cause is not None:
-                raise self._end from self._cause
+            if self._end is not None:
+                raise self._end
             try:
                 return call(*args, **kwargs)
             except NoScriptError:  # redis-py loads the script then
                 raise
             except (RedisError, OSError) as exc:
-                self._cause = exc
-                raise ChordNotRead from exc
+                self._end = ChordNotRead()
+                raise self._end from exc
 
         return patiently
 
@@ -99,55 +137,40 @@ def keep_unlocked_chord(unlock: type[Task], cured: Cured) -> None:
     @wraps(run)
     def kept(self: Task, group_id: str, callback: Any, *args: Any, **kwargs: Any) -> Any:
         body = maybe_signature(callback, app=self.app, clone=True)
-        return run(self, group_id, _kept(body, cured, before=lambda _: None), *args, **kwargs)
+        body.delay = _put_off(body.delay, cured, ChordNotSent, lambda _: None)
+        return run(self, group_id, body, *args, **kwargs)
 
     unlock.run = kept
 
 
-def _kept(body: Any, cured: Cured, *, before: Callable[[BaseException], object]) -> Any:
-    send = body.delay
-
-    def delay(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return send(*args, **kwargs)
-        except cured() as exc:
-            before(exc)
-            raise ChordNotSent from exc
-
-    body.delay = delay
-    return body
-
-
-def is_chord_open(task: Task) -> bool:
-    """Tell whether the chord of the present request is complete, and its body neither sent nor failed.
+def is_chord_open(backend: Any, request: Any) -> bool:
+    """Tell whether the chord of a request is complete, and its body neither sent nor failed.
 
     ``on_chord_part_return`` of the Redis backend (5.7) lets one worker claim to send the body, and all others go on as if it were
-    done. If that worker dies, only a member that comes again when the claim is over sends the body: also one that came just
-    before that, and asks here just after.
+    done. If that worker dies, only a member that comes again when the claim is over sends the body, or fails it: also one that
+    came just before that, and asks here just after.
     """
-    backend, group = task.backend, task.request.group
-    if not _is_counted_by_redis(task):
+    if not _is_counted_by_redis(backend, request):
         return False
-    claim, size, more, members = (backend.get_key_for_group(group, end) for end in (".c", ".s", ".t", ".j"))
+    claim, size, more, members = (backend.get_key_for_group(request.group, end) for end in (".c", ".s", ".t", ".j"))
     with backend.client.pipeline() as pipe:
         pipe.get(claim).get(size).get(more)
         (pipe.zcard if backend._chord_zset else pipe.llen)(members)  # noqa: SLF001
         claimed, size, more, ready = pipe.execute()
-    if size is None or claimed == b"done":
-        return False
-    return claimed is not None or bool(ready == int(size) + int(more or 0))
+    return size is not None and (claimed is not None or bool(ready == int(size) + int(more or 0)))
 
 
-def joins_under_claim(task: Task) -> bool:
-    """Tell whether the present request's result is read while its chord's body is waited for by a claim of some seconds.
+def joins_under_claim(backend: Any, request: Any) -> bool:
+    """Tell whether the results of a request's chord are read one by one, by who has a claim of some seconds to send its body.
 
-    ``on_chord_part_return`` of the Redis backend (5.7) sends no body when its claim has run out, and nobody sends it then. It has
-    the results of members in a list of the chord; those of a header with groups in it, which it has saved before, it joins.
+    The Redis backend (5.7) has the results of members in a list of the chord; a header with groups in it, which it has saved
+    before, it joins, and one that cannot be read fails the chord.
     """
-    backend = task.backend
-    return _is_counted_by_redis(task) and bool(backend.client.exists(backend.get_key_for_group(task.request.group)))
+    return _is_counted_by_redis(backend, request) and bool(
+        backend.client.exists(backend.get_key_for_group(request.group))
+    )
 
 
-def _is_counted_by_redis(task: Task) -> bool:
-    """Tell whether the present request is of a chord whose members the Redis backend (5.7) counts by a script of its own."""
-    return bool(task.request.group) and hasattr(task.backend, "_chord_part_return_script")
+def _is_counted_by_redis(backend: Any, request: Any) -> bool:
+    """Tell whether a request is of a chord whose members the Redis backend (5.7) counts by a script of its own."""
+    return bool(request.group) and hasattr(backend, "_chord_part_return_script")

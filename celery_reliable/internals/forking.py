@@ -9,7 +9,8 @@ from functools import cache, cached_property
 from threading import Lock, RLock
 from typing import Any
 
-from celery import _state
+from celery import _state, signals
+from celery.utils.dispatch.signal import Signal
 
 _PACKAGES = ("celery", "celery_reliable", "kombu")
 
@@ -20,8 +21,8 @@ def free_locks_in_children() -> None:
 
     A fork copies a lock that a thread has just then, and not the thread: nobody would ever free it, and a pool child would
     stand still in its task until the time limit. Each read of a cached property of kombu's (5.7) takes one, the first read of
-    one of Python's before 3.12, and each event and broadcast that of its app's clock. Celery (5.7) makes kombu's pools anew
-    in a child, and Python frees the locks of logging and of files.
+    one of Python's before 3.12, each signal of Celery's (5.7) one of its own, each event that of its app's clock, and each
+    ``task-sent`` that of a dispatcher. Celery makes kombu's pools anew in a child, and Python frees the locks of logging.
     """
     os.register_at_fork(after_in_child=_free_locks)
 
@@ -30,13 +31,18 @@ def _free_locks() -> None:
     for found in _cached_properties():
         if hasattr(found, "lock"):
             found.lock = RLock()
+    for signal in _of_kind(Signal, signals):
+        signal.lock = Lock()
     for app in _state._get_active_apps():  # noqa: SLF001
         app.clock.mutex = Lock()
+        dispatcher = vars(vars(app).get("amqp", app)).get("_event_dispatcher")
+        if dispatcher is not None:
+            dispatcher.mutex = Lock()
 
 
 def _cached_properties() -> Iterator[Any]:
     for name, module in [*sys.modules.items()]:
-        if name.partition(".")[0] in _PACKAGES:
+        if name.partition(".")[0] in _PACKAGES and module is not None:
             for owner in _of_kind(type, module):
                 yield from _of_kind(cached_property, owner)
 

@@ -54,36 +54,37 @@ def store_retry(task: Task, exc: Exception | None) -> None:
         task.backend.mark_as_retry(task.request.id, exc, told, request=task.request)
 
 
-def mark_skipped(task: Task, reason: str) -> None:
+def mark_skipped(task: Task, reason: str, *, chord: Any) -> None:
     """Store that the present request was revoked, and tell its chord, its chain and its errbacks.
 
+    ``chord``: the backend that tells the chord.
     ``Backend.mark_as_revoked`` (5.7) tells the chord alone; ``mark_as_failure`` takes the state to store for all of them.
     """
     request = task.request
     stored = not get_actual_ignore_result(task, request)
-    task.backend.mark_as_failure(
+    chord.mark_as_failure(
         request.id, TaskRevokedError(reason), request=request, store_result=stored, state=states.REVOKED
     )
 
 
-def fail(app: Celery, context: Context, exc: Exception) -> None:
+def fail(context: Context, exc: Exception, *, chord: Any) -> None:
     """Store a failure and tell chord, chain and errbacks of a request, as a worker does for an unregistered task.
 
-    ``Backend.mark_as_failure`` (5.7). Raises what backend and broker raise.
+    ``Backend.mark_as_failure`` (5.7). ``chord``: the backend that tells the chord. Raises what backend and broker raise.
     """
     keep = not context.ignore_result
-    app.backend.mark_as_failure(context.id, exc, request=context, store_result=keep)
+    chord.mark_as_failure(context.id, exc, request=context, store_result=keep)
 
 
-def fail_what_follows(task: Task, exc: Exception) -> None:
+def fail_what_follows(task: Task, exc: Exception, *, chord: Any) -> None:
     """Fail the chord and the rest of the chain of the present request, its errbacks left out (``mark_as_failure``, 5.7).
 
-    The failure itself is not stored.
+    The failure itself is not stored. ``chord``: the backend that tells the chord.
     """
     request, backend = task.request, task.backend
     told = "".join(traceback.format_exception(exc))
     if request.chord:
-        backend.on_chord_part_return(request, states.FAILURE, exc)
+        chord.on_chord_part_return(request, states.FAILURE, exc)
     backend._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
 
 

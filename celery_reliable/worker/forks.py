@@ -9,7 +9,7 @@ AFTER_FORKS = (
 )
 """Requirements of each worker step that starts a thread.
 
-A process that is forked while another thread has a lock, that of a module it imports or of a cached property of kombu's
-(5.7), which is taken at each read, inherits the lock and nobody who frees it: an embedded beat stood still for ever. Celery (5.7)
-orders steps by nothing but their requirements, so a step that does not require both begins before or after them by chance.
+A process that is forked while another thread imports a module inherits the lock of that module, and nobody who frees it; what
+`internals.free_locks_in_children` frees is not all. An embedded beat stood still for ever. Celery (5.7) orders steps by nothing
+but their requirements, so a step that does not require both begins before or after them by chance.
 """

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import redis
 from celery import chain, chord, group
 
-from celery_reliable import Permanent, internals
-from celery_reliable.execution import cured_by_time
+from celery_reliable import Permanent
 from celery_reliable.runtime import runtime_of
 from celery_reliable.testing.faultproxy import FaultProxy
 from tests.integration.apps.jobs import QUICK, RESTORING, client
@@ -19,12 +16,10 @@ from tests.integration.apps.stage import Entry, Stage
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from celery import Celery
 
-    from celery_reliable import ReliableTask
     from celery_reliable.testing.servers import RedisServer
     from tests.integration.workers import Worker, Workers
 
@@ -284,93 +279,6 @@ def test_a_chord_whose_body_the_broker_refuses_is_sent_later(crashing: Stage, wo
         assert result.get(timeout=DEADLINE) == 5
         crashing.wait_no_message()
         assert len(crashing.entries(label)) == len(crashing.entries(f"{label}:body")) == 1
-
-
-@pytest.fixture
-def member(app: Celery, label: str) -> Iterator[ReliableTask]:
-    """The last of two members of a chord, in this process, that is done; the other is counted."""
-    task = app.tasks["add"]
-    body = app.tasks["gather"].s(label).set(task_id=label)
-    task.backend.set_chord_size(label, 2)
-    for number in (0, 1):
-        task.push_request(id=f"{label}:{number}", group=label, group_index=number, chord=body, args=(), kwargs={})
-        if not number:
-            internals.store_success(task, 1, stored=1, chord=task.backend)
-    yield task
-    task.pop_request()
-    task.pop_request()
-
-
-def tell(task: ReliableTask) -> None:
-    """Tell the end of a member, as a delivery does."""
-    internals.store_success(task, 2, stored=2, chord=internals.keep_chord(task, cured_by_time))
-
-
-@pytest.mark.parametrize("refused", [1, 2, 3, 4])
-def test_a_chord_outlives_a_backend_that_refuses_any_of_its_commands(
-    member: ReliableTask, stage: Stage, label: str, monkeypatch: pytest.MonkeyPatch, refused: int
-) -> None:
-    """Celery fails it, and takes its size away, although all members have succeeded. The next delivery sends the body.
-
-    The commands: count, read the results, prolong the claim, remove what is over (the body is sent then, and joined).
-    """
-    refuse_one(monkeypatch, refused)
-    with pytest.raises(internals.ChordNotRead):
-        tell(member)
-    monkeypatch.undo()
-    assert not member.app.AsyncResult(label).failed()
-    end_claim(member)
-    assert internals.is_chord_open(member) == (refused > 1)
-    tell(member)
-
-    assert member.app.AsyncResult(label).get(timeout=DEADLINE) == 3
-    assert not internals.is_chord_open(member)
-    stage.wait_no_message()
-    ran_once(stage, label)
-
-
-def test_a_chord_is_open_until_its_body_is_sent(member: ReliableTask) -> None:
-    """Also between the end of a dead worker's claim and the next: who asks then is not told that all is done."""
-    assert not internals.is_chord_open(member)
-    claim = member.backend.get_key_for_group(member.request.group, ".c")
-    member.backend.client.set(claim, "dead")
-    tell(member)
-    assert internals.is_chord_open(member)
-    end_claim(member)
-    assert internals.is_chord_open(member)
-    tell(member)
-    assert not internals.is_chord_open(member)
-
-
-def test_a_chord_is_told_to_a_redis_that_has_forgotten_the_scripts(member: ReliableTask, label: str) -> None:
-    """As after its restart: redis-py hears of that by an error, and loads them again."""
-    member.backend.client.script_flush()
-    tell(member)
-    assert member.app.AsyncResult(label).get(timeout=DEADLINE) == 3
-
-
-def end_claim(task: ReliableTask) -> None:
-    """Do what time does to the claim of a worker that is dead."""
-    task.backend.client.delete(task.backend.get_key_for_group(task.request.group, ".c"))
-
-
-def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Have Redis refuse one command of the chord, counted from 1, and take all others."""
-    commands = itertools.count(1)
-    send, execute = redis.Redis.execute_command, redis.client.Pipeline.execute
-
-    def sent(self: Any, *args: Any, **options: Any) -> Any:
-        return refused() if args[0] in {"EVALSHA", "DEL"} and next(commands) == number else send(self, *args, **options)
-
-    def executed(self: Any, *args: Any, **options: Any) -> Any:
-        reads = any(one[0][0] == "ZRANGE" for one in self.command_stack)
-        return refused() if reads and next(commands) == number else execute(self, *args, **options)
-
-    def refused() -> None:
-        raise redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
-
-    monkeypatch.setattr(redis.Redis, "execute_command", sent)
-    monkeypatch.setattr(redis.client.Pipeline, "execute", executed)
 
 
 def test_a_chord_that_is_asked_for_waits_for_the_broker_too(

@@ -9,7 +9,7 @@ import pytest
 
 _HELD = """
 import os, signal, threading
-from celery import Celery
+from celery import Celery, signals
 from celery_reliable import internals
 
 app = Celery("unit", broker="memory://")
@@ -33,7 +33,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.parametrize(
-    ("lock", "read"), [('vars(Celery)["amqp"].lock', "app.amqp"), ("app.clock.mutex", "app.clock.forward()")]
+    ("lock", "read"),
+    [
+        ('vars(Celery)["amqp"].lock', "app.amqp"),
+        ("app.clock.mutex", "app.clock.forward()"),
+        ("app.amqp._event_dispatcher.mutex", "app.amqp._event_dispatcher.mutex.acquire()"),
+        ("signals.after_task_publish.lock", "signals.after_task_publish.connect(lambda **_: None, weak=False)"),
+    ],
 )
 def test_a_child_has_free_locks(lock: str, read: str) -> None:
     """Each is held by a thread of the parent at the fork."""

@@ -1,0 +1,277 @@
+"""A chord that is told while backend or broker refuse something: it ends, as its members did, and no sooner."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from celery import chord
+from celery.exceptions import Reject
+
+from celery_reliable import internals, large_results
+from celery_reliable.execution import cured_by_time, telling
+from celery_reliable.execution.delivery import Delivery
+from celery_reliable.payloads import RawMessage
+from celery_reliable.testing.faultproxy import FaultProxy
+from celery_reliable.worker.inspection import Refusal
+from celery_reliable.worker.refusals import Case, Later, Refusals
+from tests.integration.apps.jobs import QUICK, RESTORING, client
+from tests.integration.apps.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from celery import Celery
+
+    from celery_reliable import ReliableTask
+    from celery_reliable.testing.servers import RedisServer
+    from tests.integration.workers import Worker, Workers
+
+pytestmark = pytest.mark.integration
+
+APP = "tests.integration.apps.worker"
+DEADLINE = 30.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(stage: Stage, module_workers: Workers) -> Worker:
+    """Two pool children, for the bodies."""
+    return module_workers.start(APP, concurrency=2, env=stage.environment(), arguments=QUICK)
+
+
+@pytest.fixture
+def member(app: Celery, label: str) -> Iterator[ReliableTask]:
+    """The last of two members of a chord, in this process, that has ended and stores nothing; the other is done and counted."""
+    task = app.tasks["add"]
+    body = app.tasks["gather"].s(label).set(task_id=label)
+    task.backend.set_chord_size(label, 2)
+    told = {"group": label, "chord": body, "ignore_result": True}
+    for number in (0, 1):
+        task.push_request(id=f"{label}:{number}", group_index=number, args=(), kwargs={}, **told)
+        if not number:
+            internals.store_success(task, 1, stored=1, chord=task.backend)
+    yield task
+    task.pop_request()
+    task.pop_request()
+
+
+def succeed(task: ReliableTask) -> None:
+    """Tell the end of a member, as a delivery does."""
+    internals.store_success(task, 2, stored=2, chord=patient(task))
+
+
+def fail(task: ReliableTask) -> None:
+    """Tell that a member has failed."""
+    internals.fail_what_follows(task, LookupError("a member's"), chord=patient(task))
+
+
+def skip(task: ReliableTask) -> None:
+    """Tell that a member was skipped."""
+    internals.mark_skipped(task, "no need", chord=patient(task))
+
+
+def patient(task: ReliableTask) -> Any:
+    """Return the backend that tells the chord."""
+    return internals.keep_chord(task.backend, task.request, cured_by_time)
+
+
+def is_open(task: ReliableTask) -> bool:
+    """Tell whether somebody has still to end the chord."""
+    return internals.is_chord_open(task.backend, task.request)
+
+
+def begin_claim(task: ReliableTask) -> None:
+    """Do what a worker does that dies as it sends the body."""
+    task.backend.client.set(task.backend.get_key_for_group(task.request.group, ".c"), "dead")
+
+
+def end_claim(task: ReliableTask) -> None:
+    """Do what time does to the claim of a worker that is dead."""
+    task.backend.client.delete(task.backend.get_key_for_group(task.request.group, ".c"))
+
+
+@pytest.mark.parametrize("refused", [1, 2, 3, 4, 5])
+def test_a_chord_outlives_a_backend_that_refuses_any_of_its_commands(
+    member: ReliableTask, stage: Stage, label: str, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Celery fails it, and takes its size away, although all members have succeeded. The next delivery sends the body.
+
+    The commands: count, look for a saved header, read the results, prolong the claim, remove what is over (the body is sent
+    then, and joined).
+    """
+    refuse_one(monkeypatch, refused)
+    with pytest.raises(internals.ChordNotRead):
+        succeed(member)
+    monkeypatch.undo()
+    assert not member.app.AsyncResult(label).failed()
+    end_claim(member)
+    assert is_open(member) == (refused > 1)
+    succeed(member)
+
+    assert member.app.AsyncResult(label).get(timeout=DEADLINE) == 3
+    assert not is_open(member)
+    stage.wait_no_message()
+    assert len(stage.entries(label)) == 1
+
+
+@pytest.mark.parametrize("tell", [fail, skip])
+@pytest.mark.parametrize("refused", [1, 2, 3, 4, 5, 6])
+def test_a_chord_fails_although_the_backend_refuses_any_of_its_commands(
+    member: ReliableTask,
+    label: str,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: int,
+    tell: Callable[[ReliableTask], None],
+) -> None:
+    """Celery takes its size away, too, and then nobody would fail its body.
+
+    The commands: count, look for a saved header, read the results, look at the body's result, store it, remove the size.
+    """
+    refuse_one(monkeypatch, refused, "SETEX")
+    with pytest.raises(internals.ChordNotRead):
+        tell(member)
+    monkeypatch.undo()
+    assert member.app.AsyncResult(label).failed() == (refused == 6)
+    end_claim(member)
+    assert is_open(member) == (refused > 1)
+    tell(member)
+
+    assert member.app.AsyncResult(label).failed()
+    assert not is_open(member)
+
+
+def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int, *also: str) -> None:
+    """Have Redis refuse one command of the chord, counted from 1, and take all others."""
+    commands = itertools.count(1)
+    send, execute = redis.Redis.execute_command, redis.client.Pipeline.execute
+
+    def sent(self: Any, *args: Any, **options: Any) -> Any:
+        ours = args[0] in {"EVALSHA", "DEL", "GET"}
+        return refused() if ours and next(commands) == number else send(self, *args, **options)
+
+    def executed(self: Any, *args: Any, **options: Any) -> Any:
+        ours = any(one[0][0] in {"ZRANGE", *also} for one in self.command_stack)
+        return refused() if ours and next(commands) == number else execute(self, *args, **options)
+
+    def refused() -> None:
+        raise redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+
+    monkeypatch.setattr(redis.Redis, "execute_command", sent)
+    monkeypatch.setattr(redis.client.Pipeline, "execute", executed)
+
+
+def test_a_chord_is_open_until_its_body_is_sent(member: ReliableTask) -> None:
+    """Also between the end of a dead worker's claim and the next: who asks then is not told that all is done."""
+    assert not is_open(member)
+    begin_claim(member)
+    succeed(member)
+    assert is_open(member)
+    end_claim(member)
+    assert is_open(member)
+    succeed(member)
+    assert not is_open(member)
+
+
+def test_a_failed_member_waits_for_the_worker_that_fails_its_chord(member: ReliableTask, label: str) -> None:
+    """That one is dead, or had no answer: nobody else would fail the body."""
+    begin_claim(member)
+    delivery = Delivery(member, (), {})
+    with pytest.raises(Reject):
+        telling.failed_part(delivery, LookupError("a member's"))
+    assert not member.app.AsyncResult(label).ready()
+    end_claim(member)
+    telling.failed_part(delivery, LookupError("a member's"))
+    assert member.app.AsyncResult(label).failed()
+
+
+def test_a_message_that_cannot_run_waits_for_the_worker_that_fails_its_chord(member: ReliableTask, label: str) -> None:
+    """It is kept as a letter at once, and its failure told when the other worker's claim is over."""
+    begin_claim(member)
+    embed = {"chord": dict(member.request.chord)}
+    headers = {"task": "add", "id": f"{label}:1", "group": label, "group_index": 1}
+    body = b64encode(json.dumps([[1], {}, embed]).encode()).decode()
+    raw = RawMessage(
+        queue="celery", body=body, content_type="application/json", content_encoding="utf-8", headers=headers
+    )
+    case = Case(raw, Refusal("invalid", "its arguments are none", "add", f"{label}:1"), f"{label}:1")
+    refusals = Refusals(member.app)
+    with pytest.raises(Later):
+        refusals.settle(case)
+    assert not member.app.AsyncResult(label).ready()
+    end_claim(member)
+    refusals.settle(case)
+    assert member.app.AsyncResult(label).failed()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_member_whose_error_is_the_network_s_fails_its_chord(
+    member: ReliableTask, label: str, *, joined: bool
+) -> None:
+    """It is not taken for one of the backend, which would be asked again for ever: also of a header with groups in it."""
+    backend, results = member.backend, [member.app.AsyncResult(f"{label}:{number}") for number in (0, 1)]
+    backend.store_result(results[0].id, 1, "SUCCESS")
+    backend.store_result(results[1].id, ConnectionError("a member's"), "FAILURE")
+    if joined:
+        member.app.GroupResult(label, results).save()
+    fail(member)
+    assert member.app.AsyncResult(label).failed()
+
+
+def test_a_large_result_waits_for_the_backend(member: ReliableTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its chord joins is asked before it is stored: the job is done, and no failure is told."""
+    monkeypatch.setattr(large_results, "reference", lambda *_, **__: {"kept": "aside"})
+    send = redis.Redis.execute_command
+
+    def sent(self: Any, *args: Any, **options: Any) -> Any:
+        if args[0] == "EXISTS":
+            raise redis.ConnectionError("away")
+        return send(self, *args, **options)
+
+    monkeypatch.setattr(redis.Redis, "execute_command", sent)
+    delivery = Delivery(member, (), {})
+    delivery.kept = object()  # type: ignore[assignment]  # what stands for it is given above
+    with pytest.raises(Reject):
+        telling.success(delivery, 2)
+
+
+def test_a_chord_is_told_to_a_redis_that_has_forgotten_the_scripts(member: ReliableTask, label: str) -> None:
+    """As after its restart: redis-py hears of that by an error, and loads them again."""
+    member.backend.client.script_flush()
+    succeed(member)
+    assert member.app.AsyncResult(label).get(timeout=DEADLINE) == 3
+
+
+def test_the_errbacks_of_a_chord_that_the_broker_refuses_are_sent_later(
+    module_redis: RedisServer, tmp_path: Path, workers: Workers, label: str
+) -> None:
+    """Celery calls them once, and fails the body with what the broker said."""
+    stage = Stage.on(module_redis.url, directory=tmp_path, first=3, conf=RESTORING)
+    port = int(stage.broker.rsplit(":", 1)[1].split("/")[0])
+    with FaultProxy(port) as proxy, client(stage) as app:
+        write = stage.broker.replace(f":{port}/", f":{proxy.port}/")
+        conf = {**stage.conf, "broker_write_url": write, "task_publish_retry": False}
+        environment = dataclasses.replace(stage, conf=conf).environment()
+        # Its own heartbeat event would hang while its publishing connection is down (Celery 5.7).
+        workers.start(APP, concurrency=2, env=environment, arguments=(*QUICK, "--without-heartbeat"))
+        failing = app.tasks["held_then_failing"].s(label, gate=label)
+        body = app.tasks["gather"].s(f"{label}:body").set(task_id=f"{label}:body").on_error(app.tasks["told"].s())
+        result = chord([app.tasks["add"].s(1, f"{label}:1"), failing])(body)
+        stage.wait_entries(label, 1)
+        app.AsyncResult(result.parent.results[0].id).get(timeout=DEADLINE)
+        proxy.down()
+        stage.open(label)
+        stage.wait_event("publish_failed", result.parent.results[1].id)
+        assert (result.ready(), stage.entries(f"told:{label}:body")) == (False, [])
+        proxy.up()
+
+        stage.wait_entries(f"told:{label}:body", 1, timeout=DEADLINE)
+        with pytest.raises(Exception, match="a mistake in the code"):
+            result.get(timeout=DEADLINE)
+        stage.wait_no_message()
+        assert len(stage.entries(f"told:{label}:body")) == 1
