@@ -63,23 +63,19 @@ def failed_part(delivery: Delivery, exc: Exception) -> None:
 
 @contextmanager
 def chord_told(delivery: Delivery) -> Iterator[Any]:
-    """Lend the backend that tells the chord of the present request, and see that it is over for the chord.
+    """Lend the backend that tells the chord of the present request, or of what follows it in its chain.
 
-    The message waits while backend or broker are away, and while another worker sends the chord's body or fails it: that one may
-    be dead, or has died just now.
+    The message waits while that backend or the broker is away, and while another worker sends the chord's body or fails it.
     """
     backend, request = delivery.task.backend, delivery.request
-    if not request.chord:
-        yield backend
-        return
     try:
-        yield internals.keep_chord(backend, request, cured_by_time)
+        yield internals.keep_chord(backend, cured_by_time) if request.chord or request.chain else backend
+    except internals.ChordBusy:
+        delivery.hold("busy", SHORTEST_WAIT)
     except internals.ChordNotRead as exc:
         delivery.wait_to_tell("chord", exc.__cause__)
     except internals.ChordNotSent as exc:
         delivery.wait_to_publish("chord", exc.__cause__)
-    if _tell(delivery, "chord", lambda: internals.is_chord_open(backend, request)):
-        delivery.hold("busy", SHORTEST_WAIT)
 
 
 def retry(delivery: Delivery, exc: Exception | None) -> None:

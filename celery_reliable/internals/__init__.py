@@ -14,6 +14,7 @@ from celery_reliable.internals.apps import (
     register_alias,
 )
 from celery_reliable.internals.chords import (
+    ChordBusy,
     ChordNotRead,
     ChordNotSent,
     is_chord_open,
@@ -90,6 +91,7 @@ from celery_reliable.internals.running import active_requests, current, is_taken
 from celery_reliable.internals.signing import Sign, sign_messages
 
 __all__ = [
+    "ChordBusy",
     "ChordNotRead",
     "ChordNotSent",
     "LentProducer",

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from celery import states
 from celery.canvas import maybe_signature
 
 if TYPE_CHECKING:
@@ -28,16 +29,34 @@ class ChordNotRead(ChordNotSent):
     """The result backend was away while a chord was told."""
 
 
-def keep_chord(backend: Any, request: Any, cured: Cured) -> Any:
-    """Return a backend that tells the chord of a request, or raises `ChordNotSent` where it cannot do so just now.
+class ChordBusy(ChordNotSent):
+    """Another worker sends the body of a chord, or fails it. It may be dead, or have died just now."""
+
+
+def keep_chord(backend: Any, cured: Cured) -> Any:
+    """Return a backend that tells the chord of a request, or raises `ChordNotSent` where it is not over for the chord.
 
     ``on_chord_part_return`` of the Redis backend (5.7) fails a chord for good when its five tries to publish the body were
     refused, with what is ``cured`` by time, and when Redis refuses anything after the member was counted; of a chord that has
-    failed it tells the errbacks once. So it is called on a copy of the backend, with a client of its own: the backend may be
-    all threads'. Nothing that other backends do then can be taken back.
+    failed it tells the errbacks once. It counts a member once, however often it is told. ``_fail_chain`` does not tell a chord
+    of an element whose failure is stored; that may have been all.
+
+    So each is called on a copy of the backend: that may be all threads'. Nothing that other backends do then can be taken back.
     """
-    if not _is_counted_by_redis(backend, request):
+    if not _counts_by_script(backend):
         return backend
+
+    def tell(request: Any, *args: Any, **kwargs: Any) -> Any:
+        patient = _patient(backend, request, cured) if request.group else backend
+        told = patient.on_chord_part_return(request, *args, **kwargs)
+        if is_chord_open(backend, request):
+            raise ChordBusy
+        return told
+
+    return _copied(backend, on_chord_part_return=tell, get_state=lambda _: states.PENDING)
+
+
+def _patient(backend: Any, request: Any, cured: Cured) -> Any:
     patient = _PatientClient(backend.client, claim=backend.get_key_for_group(request.group, ".c"))
     body = maybe_signature(request.chord, app=backend.app, clone=True)
     body.delay = _put_off(body.delay, cured, ChordNotSent, patient.give_up)
@@ -150,7 +169,7 @@ def is_chord_open(backend: Any, request: Any) -> bool:
     done. If that worker dies, only a member that comes again when the claim is over sends the body, or fails it: also one that
     came just before that, and asks here just after.
     """
-    if not _is_counted_by_redis(backend, request):
+    if not request.group or not _counts_by_script(backend):
         return False
     claim, size, more, members = (backend.get_key_for_group(request.group, end) for end in (".c", ".s", ".t", ".j"))
     with backend.client.pipeline() as pipe:
@@ -166,11 +185,11 @@ def joins_under_claim(backend: Any, request: Any) -> bool:
     The Redis backend (5.7) has the results of members in a list of the chord; a header with groups in it, which it has saved
     before, it joins, and one that cannot be read fails the chord.
     """
-    return _is_counted_by_redis(backend, request) and bool(
-        backend.client.exists(backend.get_key_for_group(request.group))
-    )
+    if not request.group or not _counts_by_script(backend):
+        return False
+    return bool(backend.client.exists(backend.get_key_for_group(request.group)))
 
 
-def _is_counted_by_redis(backend: Any, request: Any) -> bool:
-    """Tell whether a request is of a chord whose members the Redis backend (5.7) counts by a script of its own."""
-    return bool(request.group) and hasattr(backend, "_chord_part_return_script")
+def _counts_by_script(backend: Any) -> bool:
+    """Tell whether a backend is that of Redis (5.7), which counts the members of a chord by a script of its own."""
+    return hasattr(backend, "_chord_part_return_script")

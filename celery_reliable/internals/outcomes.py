@@ -81,11 +81,11 @@ def fail_what_follows(task: Task, exc: Exception, *, chord: Any) -> None:
 
     The failure itself is not stored. ``chord``: the backend that tells the chord.
     """
-    request, backend = task.request, task.backend
+    request = task.request
     told = "".join(traceback.format_exception(exc))
     if request.chord:
         chord.on_chord_part_return(request, states.FAILURE, exc)
-    backend._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
+    chord._fail_chain(request.chain, exc, told, store_result=keeps_result(task))  # noqa: SLF001
 
 
 def watch_backends(prepare: Callable[[Celery, Any], None]) -> None:

@@ -210,21 +210,17 @@ class Refusals:
     def _tell(self, case: Case, call: _Call) -> None:
         """Store the failure and tell chord, chain and errbacks; what no repetition can mend is logged.
 
-        Raises `Later` while another worker sends the chord's body, or fails it: that one may be dead.
+        Raises `Later` while the chord cannot be told, or another worker sends its body or fails it.
         """
-        backend, context = self._app.backend, call.context
+        chord = internals.keep_chord(self._app.backend, internals.away)
         try:
-            chord = internals.keep_chord(backend, context, internals.away) if context.chord else backend
-            internals.fail(context, _error(case.refusal), chord=chord)
+            internals.fail(call.context, _error(case.refusal), chord=chord)
         except internals.away():
             raise
         except internals.ChordNotSent as exc:
             raise Later(_SHORTEST_WAIT) from exc.__cause__
         except Exception as exc:  # noqa: BLE001  # the canvas of a message that may hold anything
             self._emit("not_told", case, error=repr(exc))
-        else:
-            if context.chord and internals.is_chord_open(backend, context):
-                raise Later(_SHORTEST_WAIT)
 
     def _emit(self, event: str, case: Case, **facts: Any) -> None:
         refusal = case.refusal

@@ -76,9 +76,21 @@ def skip(task: ReliableTask) -> None:
     internals.mark_skipped(task, "no need", chord=patient(task))
 
 
+def fail_before(task: ReliableTask) -> None:
+    """Tell that the task before a member has failed, in the chain of both."""
+    given = task.request
+    later = task.s().set(task_id=given.id, group_id=given.group, group_index=given.group_index, chord=given.chord)
+    before = {"chain": [later], "chord": None, "group": None, "ignore_result": False}
+    task.push_request(id=f"{given.id}:before", **before)  # what is not named is taken over from the other
+    try:
+        fail(task)
+    finally:
+        task.pop_request()
+
+
 def patient(task: ReliableTask) -> Any:
     """Return the backend that tells the chord."""
-    return internals.keep_chord(task.backend, task.request, cured_by_time)
+    return internals.keep_chord(task.backend, cured_by_time)
 
 
 def is_open(task: ReliableTask) -> bool:
@@ -146,6 +158,25 @@ def test_a_chord_fails_although_the_backend_refuses_any_of_its_commands(
     assert not is_open(member)
 
 
+@pytest.mark.parametrize("refused", range(1, 9))
+def test_a_chord_fails_that_a_chain_leads_to(
+    member: ReliableTask, label: str, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """The member never runs: the task before it has failed. Celery takes a member whose failure is stored for one that is told.
+
+    The commands: look at the member's result, store it, and what is done for a chord otherwise.
+    """
+    refuse_one(monkeypatch, refused, "SETEX")
+    with pytest.raises((redis.OutOfMemoryError, internals.ChordNotRead)):
+        fail_before(member)
+    monkeypatch.undo()
+    end_claim(member)
+    fail_before(member)
+
+    assert member.app.AsyncResult(label).failed()
+    assert not is_open(member)
+
+
 def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int, *also: str) -> None:
     """Have Redis refuse one command of the chord, counted from 1, and take all others."""
     commands = itertools.count(1)
@@ -170,7 +201,8 @@ def test_a_chord_is_open_until_its_body_is_sent(member: ReliableTask) -> None:
     """Also between the end of a dead worker's claim and the next: who asks then is not told that all is done."""
     assert not is_open(member)
     begin_claim(member)
-    succeed(member)
+    with pytest.raises(internals.ChordBusy):
+        succeed(member)
     assert is_open(member)
     end_claim(member)
     assert is_open(member)
