@@ -16,8 +16,9 @@ from celery import Task
 
 from celery_reliable import internals, keys, wiring
 from celery_reliable.checkpoints import Checkpoint
+from celery_reliable.chords import cured_by_time
 from celery_reliable.errors import ConfigurationError, Draining, ReliableError, Snooze
-from celery_reliable.execution import Execution, RetryAsked, cured_by_time, run_eagerly
+from celery_reliable.execution import Execution, RetryAsked, run_eagerly
 from celery_reliable.inbox import Done, once_committed
 from celery_reliable.publishing import publish_envelope
 from celery_reliable.runtime import runtime_of

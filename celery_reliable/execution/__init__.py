@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from celery_reliable.execution.eager import run_eagerly
 from celery_reliable.execution.life import Execution
-from celery_reliable.execution.telling import cured_by_time
 from celery_reliable.execution.verdicts import RetryAsked
 
-__all__ = ["Execution", "RetryAsked", "cured_by_time", "run_eagerly"]
+__all__ = ["Execution", "RetryAsked", "run_eagerly"]

@@ -13,6 +13,7 @@ from typing import Any
 from celery.canvas import maybe_signature
 
 from celery_reliable import internals, keys
+from celery_reliable.chords import with_ids
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.submission import carried
 
@@ -67,15 +68,3 @@ def _send(delivery: Delivery, signature: Any, result: Any, *, what: str, **optio
             signature.apply_async((result,), parent_id=request.id, root_id=request.root_id or request.id, **options)
     except Exception as exc:  # noqa: BLE001  # whatever stops it, the message must come back and try again
         delivery.wait_to_publish(what, exc)
-
-
-def with_ids(signature: Any, *names: str) -> Any:
-    """Give a signature, and all members of a canvas, ids that follow from the names; ids that are there stay."""
-    signature.options.setdefault("task_id", keys.derived_id(*names))
-    members = list(getattr(signature, "tasks", None) or ())
-    for position, member in enumerate(members):
-        with_ids(member, *names, str(position))
-    body = getattr(signature, "body", None)
-    if body is not None and members:
-        with_ids(body, *names, "body")
-    return signature

@@ -9,13 +9,13 @@ here, where a message can still be made to wait, and the tracer is left nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kombu.exceptions import EncodeError
 
 from celery_reliable import internals
-from celery_reliable.errors import StoreError
+from celery_reliable.chords import keep_chord
 from celery_reliable.execution import outcomes
 from celery_reliable.execution.delivery import SHORTEST_WAIT, Delivery
 from celery_reliable.submission import carried
@@ -23,11 +23,6 @@ from celery_reliable.submission import carried
 _T = TypeVar("_T")
 _OWN_FAULT = (EncodeError, TypeError, ValueError)
 """What says that the outcome cannot be carried: no wait cures it, and Celery knows what to do."""
-
-
-def cured_by_time() -> tuple[type[Exception], ...]:
-    """Return what is raised while store, broker or result backend are away."""
-    return (StoreError, *internals.away())
 
 
 def success(delivery: Delivery, result: Any) -> None:
@@ -38,7 +33,7 @@ def success(delivery: Delivery, result: Any) -> None:
     task, request = delivery.task, delivery.request
     kept = delivery.kept is not None
     stored = _tell(delivery, "success", lambda: outcomes.told(delivery, result)) if kept else result
-    with carried() if request.chord else nullcontext(), chord_told(delivery) as chord:
+    with chord_told(delivery) as chord:
         _tell(delivery, "success", lambda: internals.store_success(task, result, stored=stored, chord=chord))
     if request.chord:
         delivery.end_entry()
@@ -68,8 +63,12 @@ def chord_told(delivery: Delivery) -> Iterator[Any]:
     The message waits while that backend or the broker is away, and while another worker sends the chord's body or fails it.
     """
     backend, request = delivery.task.backend, delivery.request
+    if not (request.chord or request.chain):
+        yield backend
+        return
     try:
-        yield internals.keep_chord(backend, cured_by_time) if request.chord or request.chain else backend
+        with carried():
+            yield keep_chord(backend)
     except internals.ChordBusy:
         delivery.hold("busy", SHORTEST_WAIT)
     except internals.ChordNotRead as exc:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.canvas import maybe_signature
+from celery.utils.functional import maybe_list
 
 if TYPE_CHECKING:
     from celery import Task
 
 Cured = Callable[[], tuple[type[Exception], ...]]
 """Says what is raised by things that time cures."""
+Named = Callable[..., Any]
+"""Gives a signature an id that follows from names."""
 
 
 class ChordNotSent(BaseException):
@@ -33,13 +36,13 @@ class ChordBusy(ChordNotSent):
     """Another worker sends the body of a chord, or fails it. It may be dead, or have died just now."""
 
 
-def keep_chord(backend: Any, cured: Cured) -> Any:
+def keep_chord(backend: Any, cured: Cured, named: Named) -> Any:
     """Return a backend that tells the chord of a request, or raises `ChordNotSent` where it is not over for the chord.
 
     ``on_chord_part_return`` of the Redis backend (5.7) fails a chord for good when its five tries to publish the body were
     refused, with what is ``cured`` by time, and when Redis refuses anything after the member was counted; of a chord that has
-    failed it tells the errbacks once. It counts a member once, however often it is told. ``_fail_chain`` does not tell a chord
-    of an element whose failure is stored; that may have been all.
+    failed it tells the errbacks once, under new ids. It counts a member once, however often it is told. ``_fail_chain`` does not
+    tell a chord of an element whose failure is stored; that may have been all.
 
     So each is called on a copy of the backend: that may be all threads'. Nothing that other backends do then can be taken back.
     """
@@ -47,7 +50,7 @@ def keep_chord(backend: Any, cured: Cured) -> Any:
         return backend
 
     def tell(request: Any, *args: Any, **kwargs: Any) -> Any:
-        patient = _patient(backend, request, cured) if request.group else backend
+        patient = _patient(backend, request, cured, named) if request.group and request.chord else backend
         told = patient.on_chord_part_return(request, *args, **kwargs)
         if is_chord_open(backend, request):
             raise ChordBusy
@@ -56,30 +59,47 @@ def keep_chord(backend: Any, cured: Cured) -> Any:
     return _copied(backend, on_chord_part_return=tell, get_state=lambda _: states.PENDING)
 
 
-def _patient(backend: Any, request: Any, cured: Cured) -> Any:
+def _patient(backend: Any, request: Any, cured: Cured, named: Named) -> Any:
     patient = _PatientClient(backend.client, claim=backend.get_key_for_group(request.group, ".c"))
     body = maybe_signature(request.chord, app=backend.app, clone=True)
     body.delay = _put_off(body.delay, cured, ChordNotSent, patient.give_up)
     request.chord = body
-    fail = _put_off(_failing(backend, request, cured, patient.give_up), cured, ChordNotRead, patient.give_up)
+    fail = _put_off(_failing(backend, request, cured, named, patient.give_up), cured, ChordNotRead, patient.give_up)
     return _copied(backend, client=patient, chord_error_from_stack=fail)
 
 
-def _failing(backend: Any, request: Any, cured: Cured, before: Callable[[ChordNotSent], None]) -> Callable[..., Any]:
+def _failing(
+    backend: Any, request: Any, cured: Cured, named: Named, before: Callable[[ChordNotSent], None]
+) -> Callable[..., Any]:
     """Return what fails a chord, unless none of its members has failed: what was raised is Redis's, and cured by time.
 
-    A header with groups in it is joined (``on_chord_part_return``, 5.7), and what is raised then may be a member's.
+    A header with groups in it is joined (``on_chord_part_return``, 5.7), and what is raised then may be a member's. What
+    follows the body is failed first, as nothing asks for it when the chord is over.
     """
     errbacks = _put_off(backend._call_task_errbacks, cured, ChordNotSent, before)  # noqa: SLF001
     failing = _copied(backend, _call_task_errbacks=errbacks)
 
-    def fail(body: Any, exc: BaseException | None = None) -> Any:
+    def fail(body: Any, exc: BaseException) -> Any:
         found = sys.exc_info()[1]
         if isinstance(found, cured()) and not joins_under_claim(backend, request):
             raise found
+        body = body.clone()
+        chain = body.options.pop("chain", None)
+        _name_errbacks(body, named, request.group)
+        try:
+            keep_chord(backend, cured, named)._fail_chain(chain, exc)  # noqa: SLF001
+        except ChordNotSent as end:
+            before(end)
+            raise
         return failing.chord_error_from_stack(body, exc)
 
     return fail
+
+
+def _name_errbacks(body: Any, named: Named, group: str) -> None:
+    given = maybe_list(body.options.get("link_error")) or ()
+    errbacks = [maybe_signature(errback, app=body.app, clone=True) for errback in given]
+    body.options["link_error"] = [named(one, group, "errback", str(number)) for number, one in enumerate(errbacks)]
 
 
 def _copied(backend: Any, **changes: Any) -> Any:
@@ -176,7 +196,9 @@ def is_chord_open(backend: Any, request: Any) -> bool:
         pipe.get(claim).get(size).get(more)
         (pipe.zcard if backend._chord_zset else pipe.llen)(members)  # noqa: SLF001
         claimed, size, more, ready = pipe.execute()
-    return size is not None and (claimed is not None or bool(ready == int(size) + int(more or 0)))
+    if size is None or claimed == b"done":  # done, and counted anew under the same id
+        return False
+    return claimed is not None or bool(ready == int(size) + int(more or 0))
 
 
 def joins_under_claim(backend: Any, request: Any) -> bool:

@@ -15,6 +15,7 @@ from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_reliable import internals, keys
+from celery_reliable.chords import cured_by_time, keep_chord
 from celery_reliable.dead_letters import DeadLetter, letter_id_of
 from celery_reliable.errors import Permanent, SignatureRefused
 from celery_reliable.parking import Kind, Parked, Parking
@@ -210,15 +211,17 @@ class Refusals:
     def _tell(self, case: Case, call: _Call) -> None:
         """Store the failure and tell chord, chain and errbacks; what no repetition can mend is logged.
 
-        Raises `Later` while the chord cannot be told, or another worker sends its body or fails it.
+        Raises `Later` while another worker sends the body of its chord, or fails it.
         """
-        chord = internals.keep_chord(self._app.backend, internals.away)
+        chord = keep_chord(self._app.backend)
         try:
             internals.fail(call.context, _error(case.refusal), chord=chord)
-        except internals.away():
+        except cured_by_time():
             raise
+        except internals.ChordBusy as exc:
+            raise Later(_SHORTEST_WAIT) from exc
         except internals.ChordNotSent as exc:
-            raise Later(_SHORTEST_WAIT) from exc.__cause__
+            raise exc.__cause__ from exc  # type: ignore[misc]  # what is cured by time
         except Exception as exc:  # noqa: BLE001  # the canvas of a message that may hold anything
             self._emit("not_told", case, error=repr(exc))
 

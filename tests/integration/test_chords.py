@@ -14,7 +14,9 @@ from celery import chord
 from celery.exceptions import Reject
 
 from celery_reliable import internals, large_results
-from celery_reliable.execution import cured_by_time, telling
+from celery_reliable.chords import keep_chord
+from celery_reliable.errors import QueueFull
+from celery_reliable.execution import telling
 from celery_reliable.execution.delivery import Delivery
 from celery_reliable.payloads import RawMessage
 from celery_reliable.testing.faultproxy import FaultProxy
@@ -90,7 +92,7 @@ def fail_before(task: ReliableTask) -> None:
 
 def patient(task: ReliableTask) -> Any:
     """Return the backend that tells the chord."""
-    return internals.keep_chord(task.backend, cured_by_time)
+    return keep_chord(task.backend)
 
 
 def is_open(task: ReliableTask) -> bool:
@@ -177,6 +179,57 @@ def test_a_chord_fails_that_a_chain_leads_to(
     assert not is_open(member)
 
 
+@pytest.mark.parametrize("refused", range(1, 13))
+def test_a_chord_fails_that_the_body_of_another_leads_to(
+    member: ReliableTask, label: str, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Celery tells it once, by the backend of the body's task."""
+    body, end = member.request.chord, member.app.tasks["gather"].s(label).set(task_id=f"{label}:end")
+    member.backend.set_chord_size(f"{label}:outer", 1)
+    after = member.s().set(task_id=f"{label}:after", group_id=f"{label}:outer", group_index=0, chord=end)
+    member.request.chord = body.set(chain=[after])
+    refuse_one(monkeypatch, refused, "SETEX")
+    with pytest.raises((redis.OutOfMemoryError, internals.ChordNotRead)):
+        fail(member)
+    monkeypatch.undo()
+    for group in (label, f"{label}:outer"):
+        member.backend.client.delete(member.backend.get_key_for_group(group, ".c"))
+    fail(member)
+
+    assert [member.app.AsyncResult(name).failed() for name in (label, f"{label}:end")] == [True, True]
+    assert not is_open(member)
+
+
+def test_the_errbacks_of_a_chord_that_is_failed_again_run_once(
+    member: ReliableTask, stage: Stage, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are sent under the same ids."""
+    member.request.chord = member.request.chord.on_error(member.app.tasks["told"].s())
+    refuse_one(monkeypatch, 6, "SETEX")
+    with pytest.raises(internals.ChordNotRead):
+        fail(member)
+    monkeypatch.undo()
+    end_claim(member)
+    fail(member)
+    stage.wait_entries(f"told:{label}", 1)
+    stage.wait_no_message()
+    assert len(stage.entries(f"told:{label}")) == 1
+
+
+def test_a_chord_waits_for_room_in_the_store(member: ReliableTask, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store at its memory limit refuses the body, which Celery would fail for good."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise QueueFull("the store is at its memory limit")
+
+    monkeypatch.setattr(type(member.app.tasks["gather"]), "apply_async", full)
+    with pytest.raises(internals.ChordNotSent):
+        succeed(member)
+    monkeypatch.undo()
+    succeed(member)
+    assert member.app.AsyncResult(label).get(timeout=DEADLINE) == 3
+
+
 def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int, *also: str) -> None:
     """Have Redis refuse one command of the chord, counted from 1, and take all others."""
     commands = itertools.count(1)
@@ -208,6 +261,9 @@ def test_a_chord_is_open_until_its_body_is_sent(member: ReliableTask) -> None:
     assert is_open(member)
     succeed(member)
     assert not is_open(member)
+    member.backend.set_chord_size(member.request.group, 2)
+    member.backend.client.set(member.backend.get_key_for_group(member.request.group, ".c"), "done")
+    assert not is_open(member), "nobody sends it any more"
 
 
 def test_a_failed_member_waits_for_the_worker_that_fails_its_chord(member: ReliableTask, label: str) -> None:
