@@ -183,5 +183,11 @@ class Collector:
         return Evidence(self._rows, self._site.accounts.writes(), fates, self.residue(), bounds)
 
     def _last(self, label: str, member: Mapping[str, Any]) -> Fate:
-        found = self.fate(member, ran_as=self._ids.get(label, ""))
-        return self._ended.get(label, found) if found.state == "none" else found
+        """Return what a job became: what was seen of it before, where that has not changed and the store knows less of it by now.
+
+        An outcome, with the fence in it, lives for an hour, and may end before the marker of its job.
+        """
+        found, seen = self.fate(member, ran_as=self._ids.get(label, "")), self._ended.get(label)
+        if seen is not None and found.fence is None and found.state in ("none", seen.state):
+            return seen
+        return found

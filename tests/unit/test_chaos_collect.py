@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos import collect
 from tests.chaos.collect import Collector
-from tests.chaos.evidence import Bounds
+from tests.chaos.evidence import Bounds, Fate
 from tests.chaos.site import Site
 
 LIMIT = 1800.0  # seconds
@@ -82,3 +82,16 @@ def test_a_message_that_comes_back_begins_the_wait_again(
     began = clock.now
     monkeypatch.setattr(collector, "residue", lambda: {"messages": int(100 < clock.now - began < 120)})
     assert waited(collector, clock) > 120 + collect._QUIET
+
+
+@pytest.mark.parametrize("later", [Fate("none"), Fate("done")])
+def test_what_the_store_has_forgotten_at_the_end_was_seen_before(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, later: Fate
+) -> None:
+    """The marker of a job, or the outcome with its fence: a long run is longer than their lives."""
+    left(collector, monkeypatch, 0)
+    collector._site.accounts.create()
+    fates = iter([Fate("done", 5), later])
+    monkeypatch.setattr(collector, "fate", lambda *_, **__: next(fates))
+    collector.look()
+    assert collector.evidence(Bounds()).fates == {"a": Fate("done", 5)}
