@@ -27,7 +27,7 @@ that the tasks changed, and the store are judged: [](../explanation/promises.md)
 {rows}
 
 One cell by name: `python -m tests.chaos --cell redis-prefork-sql --tasks 5000 --faults 30 --seed 1`; all cells: `make chaos`; a
-million jobs: `python -m tests.chaos --cell redis-prefork-redis --long --every 9 --rate 90 --concurrency 8`.
+million jobs: `python -m tests.chaos --cell redis-prefork-redis --long --every 9.5 --rate 115 --concurrency 8`.
 What each kind of fault does, and how each promise is judged: `tests/chaos/faults.py` and `tests/chaos/judge.py`.
 
 Every slot of a schedule, looked at through a kill, a freeze and a restart of the store: [](beats.md).
