@@ -439,9 +439,9 @@ def test_an_app_that_does_not_ask_for_us_is_left_alone(workers: Workers, tmp_pat
     assert (told["acks_late"], told["prefetch_multiplier"]) == (False, 4)
 
 
-def test_beat_wires_an_app_that_asks_for_us() -> None:
+def test_beat_wires_an_app_that_asks_for_us(tmp_path: Path) -> None:
     """Beat publishes: it needs our publish retries and serializers as well."""
-    app = app_with(imports=["celery_reliable.wiring"], beat_schedule_filename="unused")
+    app = app_with(imports=["celery_reliable.wiring"], beat_schedule_filename=str(tmp_path / "unused"))
     signals.beat_init.send(sender=Service(app))
 
     assert app.conf.task_publish_retry_policy == presets.task_publish_retry_policy
