@@ -24,20 +24,29 @@ def free_locks_in_children() -> None:
     one of Python's before 3.12, each signal of Celery's (5.7) one of its own, each event that of its app's clock, and each
     ``task-sent`` that of a dispatcher. Celery makes kombu's pools anew in a child, and Python frees the locks of logging.
     """
-    os.register_at_fork(after_in_child=_free_locks)
+    os.register_at_fork(before=_locked, after_in_child=_free_locks)
 
 
 def _free_locks() -> None:
-    for found in _cached_properties():
-        if hasattr(found, "lock"):
-            found.lock = RLock()
-    for signal in _of_kind(Signal, signals):
+    properties, sent = _locked()
+    for found in properties:
+        found.lock = RLock()
+    for signal in sent:
         signal.lock = Lock()
     for app in _state._get_active_apps():  # noqa: SLF001
         app.clock.mutex = Lock()
         dispatcher = vars(vars(app).get("amqp", app)).get("_event_dispatcher")
         if dispatcher is not None:
             dispatcher.mutex = Lock()
+
+
+@cache
+def _locked() -> tuple[list[Any], list[Any]]:
+    """Return the cached properties and the signals that have locks.
+
+    Found once, before the first fork: a child that looked through all classes would copy the memory they lie in.
+    """
+    return [found for found in _cached_properties() if hasattr(found, "lock")], _of_kind(Signal, signals)
 
 
 def _cached_properties() -> Iterator[Any]:

@@ -11,6 +11,7 @@ _HELD = """
 import os, signal, threading
 from celery import Celery, signals
 from celery_reliable import internals
+from celery_reliable.internals import forking
 
 app = Celery("unit", broker="memory://")
 held = threading.Event()
@@ -44,6 +45,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_child_has_free_locks(lock: str, read: str) -> None:
     """Each is held by a thread of the parent at the fork."""
     assert _exit_code(lock, read, prepare="internals.free_locks_in_children()") == 0
+
+
+def test_a_child_does_not_look_for_the_locks_itself() -> None:
+    """It would copy the memory of all classes, some megabytes for each child."""
+    looked = "assert forking._locked.cache_info()[:2] == (1, 1)"  # by the parent, and taken from it
+    assert _exit_code("app.clock.mutex", looked, prepare="internals.free_locks_in_children()") == 0
 
 
 def _exit_code(lock: str, read: str, *, prepare: str) -> int:
