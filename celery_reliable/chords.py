@@ -1,4 +1,4 @@
-"""Tell chords that time cures what went wrong, under ids that a second telling repeats."""
+"""Tell a canvas again what it could not be told, under the ids that it was told it under before."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def _free_locks() -> None:
         signal.lock = Lock()
     for app in _state._get_active_apps():  # noqa: SLF001
         app.clock.mutex = Lock()
-        dispatcher = vars(vars(app).get("amqp", app)).get("_event_dispatcher")
-        if dispatcher is not None:
-            dispatcher.mutex = Lock()
+        amqp = vars(app).get("amqp")
+        if amqp is not None and "_event_dispatcher" in vars(amqp):
+            amqp._event_dispatcher.mutex = Lock()  # noqa: SLF001
 
 
 @cache

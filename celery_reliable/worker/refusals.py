@@ -213,15 +213,14 @@ class Refusals:
 
         Raises `Later` while another worker sends the body of its chord, or fails it.
         """
-        chord = keep_chord(self._app.backend)
         try:
-            internals.fail(call.context, _error(case.refusal), chord=chord)
+            internals.fail(call.context, _error(case.refusal), chord=keep_chord(self._app.backend))
         except cured_by_time():
             raise
         except internals.ChordBusy as exc:
             raise Later(_SHORTEST_WAIT) from exc
         except internals.ChordNotSent as exc:
-            raise exc.__cause__ from exc  # type: ignore[misc]  # what is cured by time
+            raise exc.__cause__ from None  # type: ignore[misc]  # what is cured by time
         except Exception as exc:  # noqa: BLE001  # the canvas of a message that may hold anything
             self._emit("not_told", case, error=repr(exc))
 

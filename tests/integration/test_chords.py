@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from celery import chord
-from celery.exceptions import Reject
+from celery.exceptions import ImproperlyConfigured, Reject
 
 from celery_reliable import internals, large_results
 from celery_reliable.chords import keep_chord
@@ -278,23 +278,43 @@ def test_a_failed_member_waits_for_the_worker_that_fails_its_chord(member: Relia
     assert member.app.AsyncResult(label).failed()
 
 
-def test_a_message_that_cannot_run_waits_for_the_worker_that_fails_its_chord(member: ReliableTask, label: str) -> None:
-    """It is kept as a letter at once, and its failure told when the other worker's claim is over."""
-    begin_claim(member)
-    embed = {"chord": dict(member.request.chord)}
-    headers = {"task": "add", "id": f"{label}:1", "group": label, "group_index": 1}
+def unrunnable(member: ReliableTask) -> Case:
+    """A message that would have run as the member, and cannot run."""
+    request = member.request
+    embed = {"chord": dict(request.chord)}
+    headers = {"task": "add", "id": request.id, "group": request.group, "group_index": request.group_index}
     body = b64encode(json.dumps([[1], {}, embed]).encode()).decode()
     raw = RawMessage(
         queue="celery", body=body, content_type="application/json", content_encoding="utf-8", headers=headers
     )
-    case = Case(raw, Refusal("invalid", "its arguments are none", "add", f"{label}:1"), f"{label}:1")
-    refusals = Refusals(member.app)
+    return Case(raw, Refusal("invalid", "its arguments are none", "add", request.id), request.id)
+
+
+def test_a_message_that_cannot_run_waits_for_the_worker_that_fails_its_chord(member: ReliableTask, label: str) -> None:
+    """It is kept as a letter at once, and its failure told when the other worker's claim is over."""
+    begin_claim(member)
+    case, refusals = unrunnable(member), Refusals(member.app)
     with pytest.raises(Later):
         refusals.settle(case)
     assert not member.app.AsyncResult(label).ready()
     end_claim(member)
     refusals.settle(case)
     assert member.app.AsyncResult(label).failed()
+
+
+def test_a_message_that_cannot_run_is_settled_without_a_backend_that_can_be_made(
+    member: ReliableTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No repetition mends that: the letter is kept, and the message does not come back for ever."""
+
+    def unmade(app: Celery) -> None:
+        raise ImproperlyConfigured("no such backend")
+
+    case, refusals, told = unrunnable(member), Refusals(member.app), []
+    monkeypatch.setattr(type(member.app), "backend", property(unmade))
+    monkeypatch.setattr(refusals, "_emit", lambda event, *_, **__: told.append(event))
+    refusals.settle(case)
+    assert told == ["not_told"]
 
 
 @pytest.mark.parametrize("joined", [True, False])
